@@ -136,7 +136,7 @@ class ExactClient(Node):
             case "produce":
                 self._produce(rng.choice(self.producers))
             case "match":
-                self._append_at_end(log_id, 0)
+                self.append_at_end(log_id)
             case "token":
                 self._append_under_token(log_id)
             case "set":
@@ -176,7 +176,7 @@ class ExactClient(Node):
         """Append without a demand."""
         self._append(log_id, Demand())
 
-    def _append_at_end(self, log_id: LogId, chain: int) -> None:
+    def append_at_end(self, log_id: LogId, chain: int = 0) -> None:
         """Append where one believes that the log ends."""
         self._append(log_id, Demand(match_seq_num=self._ends.get(log_id, 0)), chain)
 
@@ -197,7 +197,7 @@ class ExactClient(Node):
             if error.code == "condition_failed" and seq_num is not None:
                 self._ends[log_id] = seq_num
                 if chain < _CHAIN_MAX and not self.is_over:
-                    self._append_at_end(log_id, chain + 1)
+                    self.append_at_end(log_id, chain + 1)
             return
         assert not isinstance(result, AlreadyStored) and result.record_count == count, result
         self.world.counts[f"append accepted: {_format(demand)}"] += 1

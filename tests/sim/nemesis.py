@@ -11,17 +11,19 @@ Called by `run`. Source: docs/testing.md "A run". Documented in docs/testing.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import Final, NamedTuple
 
 from duramen.core.segment import Segment
 from duramen.ids import LedgerId, LogId, Member
 from duramen.units import MS, SECOND
+from tests.sim.asked_zombie import AskedZombie
+from tests.sim.exact_clients import ExactClient
 from tests.sim.long_sleeps import LongSleeps
 from tests.sim.metadata import Store
 from tests.sim.network import STORE, Network
-from tests.sim.options import ASLEEP, FULL_DISK, STAGED_FAULTS, Options
+from tests.sim.options import ASKED_ZOMBIE, ASLEEP, FULL_DISK, STAGED_FAULTS, Options
 from tests.sim.processes import BookieNode
 from tests.sim.repair.copies import CopyJudge
 from tests.sim.repair.faults import RepairFaults
@@ -58,6 +60,7 @@ class Nemesis:
     """Breaks things until it is told to stop.
 
     Args:
+        askers: two clients of a fault that needs them; empty: it never happens.
         on_gone, on_lost: told of incarnations whose disk is gone: at once, and when it counts.
         judge: where there is repair: when everything is whole again the budget begins anew.
     """
@@ -76,6 +79,7 @@ class Nemesis:
         on_lost: Callable[[Member], None],
         judge: CopyJudge,
         sleeps: LongSleeps,
+        askers: Sequence[ExactClient],
     ) -> None:
         self.world = world
         self.budget = min(log.replication.ack_quorum for log in options.logs) - 1
@@ -97,6 +101,11 @@ class Nemesis:
             world, network=network, bookies=bookies, sequencers=sequencers,
             find_owner=self._find_owner, pause=self._pause, may_hurt=self._may_hurt,
         )  # fmt: skip
+        self.asked = AskedZombie(
+            world, network=network, bookies=list(bookies), sequencers=sequencers, askers=askers,
+            clients=[f"c{number}" for number in range(options.client_count + 1)],
+            find_owner=self._find_owner,
+        )  # fmt: skip
         self._sleeps = sleeps
         self._is_over = False
         self._traps: dict[str, tuple[str, bool, int]] = {}
@@ -108,6 +117,7 @@ class Nemesis:
         """The faults are over."""
         self._is_over = True
         self.staged.stop()
+        self.asked.stop()
         self._sleeps.stop()
         self._traps.clear()
         self._seal_cuts.clear()
@@ -264,6 +274,8 @@ class Nemesis:
         """Faults that have a module of their own."""
         if fault in STAGED_FAULTS:
             return self.staged.carry_out(fault, log_id)
+        if fault == ASKED_ZOMBIE:
+            return self.asked.begin(log_id)
         if fault == FULL_DISK:
             self._fill(bookie, span_us)
             return True

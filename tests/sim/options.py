@@ -38,6 +38,9 @@ FAULTS: Final = (
 STAGED_FAULTS: Final = ("last commit rots", "seal rots")
 """Of several steps, each of which must follow the one before (`staged_faults`)."""
 
+ASKED_ZOMBIE: Final = "zombie asked"
+"""Of several steps, too (`asked_zombie`): in runs that ask for it alone."""
+
 FULL_DISK: Final = "disk full"
 ASLEEP: Final = "asleep for long"
 RARE_FAULTS: Final = ("members parted", *STAGED_FAULTS, FULL_DISK, ASLEEP)

@@ -46,7 +46,7 @@ from tests.sim.long_sleeps import LongSleeps
 from tests.sim.metadata import PATHS, Store, StoreSession
 from tests.sim.nemesis import Nemesis
 from tests.sim.network import Network
-from tests.sim.options import Options, draw_options
+from tests.sim.options import ASKED_ZOMBIE, Options, draw_options
 from tests.sim.processes import CLUSTER, BookieNode
 from tests.sim.reading.final import WholeReader
 from tests.sim.reading.proxy import Cluster
@@ -120,7 +120,7 @@ class Run:
         self.checkers = self.make_checkers(
             self.locations,
             rules,
-            pipelined=range(1, options.client_count + 1),
+            pipelined=range(1, options.client_count + 3),
             clock_skew_us=options.clock_skew_us,
         )
         self.network = Network(world, options)
@@ -156,7 +156,8 @@ class Run:
             )
             for i in range(options.client_count)
         ]
-        self.exact = self._make_exact_client()
+        self.exact = self._make_exact_client(options.client_count, options)
+        self._askers = self._make_askers()
         self._make_readers()
         self.judge = CopyJudge(self.store, self.bookies, self.segments, self._list_logs, rules)
         self.nemesis = Nemesis(
@@ -171,6 +172,7 @@ class Run:
             on_lost=self.checkers.on_lost,
             judge=self.judge,
             sleeps=LongSleeps(world, self.store, self._list_nodes(), self._log_paths),
+            askers=self._askers,
         )
         Trimmer(world, seed, self.sequencers, len(options.logs), self.checkers)
 
@@ -212,11 +214,17 @@ class Run:
         self._does_move = True
         world.at(300 * MS, self._move_readers)
 
-    def _make_exact_client(self) -> ExactClient:
+    def _make_askers(self) -> list[ExactClient]:
+        """Two clients that do nothing by themselves, if a fault needs them."""
+        idle = replace(self.options, producer_count=0)
+        numbers = (1, 2) if ASKED_ZOMBIE in self.options.faults else ()
+        return [self._make_exact_client(self.exact.index + number, idle) for number in numbers]
+
+    def _make_exact_client(self, index: int, options: Options) -> ExactClient:
         return ExactClient(
             self.world,
-            self.options.client_count,
-            options=self.options,
+            index,
+            options=options,
             network=self.network,
             store=self.store,
             sequencers=self.sequencers,
@@ -302,7 +310,7 @@ class Run:
             client.slow_factor = 8
 
     def _list_clients(self) -> list[ClientNode | ExactClient]:
-        return [*self.clients, self.exact]
+        return [*self.clients, self.exact, *self._askers]
 
     def _converge(self) -> bool:
         """Appends to every log succeed again; then all of it is closed. False: refused for good."""

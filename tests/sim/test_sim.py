@@ -19,7 +19,8 @@ import pytest
 
 from duramen.units import SECOND
 from tests.sim.__main__ import GAP_SEEDS_MIN, find_gaps, format_result, play_seeds, sum_counts
-from tests.sim.options import FAULTS, RARE_FAULTS, REPAIR_FAULTS, draw_options
+from tests.sim.focus import Focus, play_focused
+from tests.sim.options import ASKED_ZOMBIE, FAULTS, RARE_FAULTS, REPAIR_FAULTS, draw_options
 from tests.sim.run import Result, Run, run_seed
 from tests.sim.world import World
 from tests.tiers import sized
@@ -73,6 +74,14 @@ def test_the_sweep_carries_load(sweep: list[Result]) -> None:
     assert simulated_s >= 60 * len(sweep)
     assert sum_counts(sweep)["append invoked"] >= 50 * simulated_s
     assert all(result.options.client_count >= 2 for result in sweep)
+
+
+@pytest.mark.parametrize("seed", [2, 4])
+def test_an_owner_that_nobody_told_of_its_successor_refuses_nothing(seed: int) -> None:
+    result = play_focused(seed, Focus((ASKED_ZOMBIE,), ack_mode="ordered"))
+    assert result.violation is None
+    assert result.counts["asked zombie: append_at_end"] >= 3
+    assert result.counts["asked zombie: append_plain"] >= 12
 
 
 def test_a_seed_is_a_run_whatever_the_hash_seed() -> None:

@@ -43,6 +43,7 @@ class WriteProxy:
         self._node = node
         self._store = store
         self._roster = SimRoster()
+        self._known: tuple[str, ...] = ()
         self._session = StoreSession(store, node, _ignore_state, self._on_rosters)
         self._router = Router(lambda: self._roster.nodes)
         calls = cast(Any, SimPeers(network, node, peers))
@@ -52,6 +53,11 @@ class WriteProxy:
     def start(self) -> None:
         """Open the session, and learn who is there."""
         self._session.open()
+        self._on_rosters()
+
+    def know_only(self, sequencer: str) -> None:
+        """The roster is an old one from now on, and tells of nobody else."""
+        self._known = (sequencer,)
         self._on_rosters()
 
     async def append(
@@ -69,7 +75,7 @@ class WriteProxy:
         )
 
     def _on_rosters(self) -> None:
-        names = tuple(sorted(self._store.sequencers))
+        names = self._known or tuple(sorted(self._store.sequencers))
         if names != tuple(self._roster.nodes):
             self._roster.learn(dict.fromkeys(names, ()))
             self._router.on_roster()

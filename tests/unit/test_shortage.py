@@ -281,6 +281,7 @@ def test_an_owner_without_an_ack_set_is_fenced_by_a_mark() -> None:
     log = begin_shortage()
     driver = log.driver
     log.run(LOOK_US)
+    assert driver.core.writer is not None
     segment = driver.core.writer.segment
     marked = replace(segment, state=SegmentState.IN_RECOVERY)
     view = driver.store.view()

@@ -17,7 +17,9 @@ from duramen.core.sequencer.ledger_writer import LedgerWriter
 from duramen.ids import EntryId, Epoch
 from duramen_writeproxy.appends import Appender
 from duramen_writeproxy.lanes import Lane
+from tests.sim.focus import Focus
 from tests.sim.mutants.mutant import Mutant
+from tests.sim.options import ASKED_ZOMBIE
 
 _follow_rebuild = CarriedState._follow_rebuild
 _cut = Snapshots.cut
@@ -107,6 +109,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "refusal-by-a-zombie": Mutant(
         "write.md", "a refusal is answered without a proof that the epoch is open",
         ((Admission, "settle", _refuse_without_a_round),),
+        focus=Focus((ASKED_ZOMBIE,), ack_mode="ordered"),
     ),
     "redirect-after-time-out-duplicates": Mutant(
         "write.md", "a proxy sends again what may be in the log, and has no producer",
