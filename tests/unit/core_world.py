@@ -22,7 +22,6 @@ from typing import Any
 
 from duramen.config import parse_log_config
 from duramen.core.log_node import LogNode
-from duramen.core.segment import Segment, Totals
 from duramen.core.sequencer import effects as fx
 from duramen.core.sequencer.context import SequencerContext
 from duramen.core.sequencer.effects import CommitOutcome, LogView, StoredEntry
@@ -31,13 +30,14 @@ from duramen.core.sequencer.log_sequencer import LogSequencer
 from duramen.core.sequencer.log_state import LogState
 from duramen.core.sequencer.transmit import QueuedAppend
 from duramen.core.status import BookieStatus
-from duramen.ids import NOTHING, Dlsn, EntryId, Epoch, Member, SequencerId, epoch_of
+from duramen.ids import NOTHING, EntryId, Epoch, Member, SequencerId, epoch_of
 from duramen.units import MS, SECOND
 from duramen.wire.control_record import encode_control
-from duramen.wire.entry import HEADER_BYTES, check_entry
+from duramen.wire.entry import check_entry
 from duramen.wire.entry_history import read_history
 from tests.unit.core_fakes import LOG_ID, FakeBookie, FakeStore
 from tests.unit.core_formatting import encode_plain_entry, format_effect, format_writes
+from tests.unit.core_judgement import Fate, Judgement
 
 SHAPES = (
     (3, 3, 2), (3, 2, 2), (4, 3, 2), (4, 4, 3), (5, 3, 2), (5, 5, 3), (3, 3, 3), (5, 5, 2),
@@ -61,20 +61,6 @@ class Node:
     paused_until_us: int = 0
     cut_off: set[str] = field(default_factory=set)
     timer_at_us: int | None = None
-
-
-Answer = fx.Complete | fx.CompleteEarly | fx.OldDuplicate | fx.Fail | fx.Yield
-
-
-@dataclass(slots=True)
-class Fate:
-    """What became of one append."""
-
-    batch: bytes
-    record_count: int
-    invoked_us: int
-    answer: Answer | None = None
-    answered_us: int = 0
 
 
 class World:
@@ -595,99 +581,11 @@ class World:
 
     def check(self) -> None:
         """Assert that everything is closed, whole, and where it was acknowledged."""
-        log = self.store.log
-        assert not log.unclosed_epochs, f"nothing closes {log}: {self.nodes}"
-        found: dict[Dlsn, tuple[bytes, int]] = {}
-        seq_num = 0
-        for epoch in range(1, log.next_epoch):
-            segment, _ = self.store.segments[Epoch(epoch)]
-            assert segment.start_seq_num == seq_num, f"gap before {segment}"
-            assert segment.totals is not None
-            self.counts["fragments 2+"] += len(segment.fragments) > 1
-            seq_num = self._read_segment(segment, seq_num, found)
-        assert seq_num == log.totals.record_count, "totals of the log"
-        batches = Counter(batch for batch, _ in found.values())
-        assert all(count == 1 for count in batches.values()), "an append occurs twice"
-        self._check_fates(found)
-
-    def _read_segment(
-        self, segment: Segment, start: int, found: dict[Dlsn, tuple[bytes, int]]
-    ) -> int:
-        assert segment.last_entry is not None
-        totals = Totals()
-        by_batch = {fate.batch: fate for fate in self.fates.values()}
-        for number in range(segment.last_entry + 1):
-            entry = EntryId(number)
-            holders = self._holders(segment, entry)
-            lost = [m for m in segment.write_set_of(entry) if m in self.members_lost]
-            ack_quorum = segment.quorum.ack_quorum
-            assert holders and len(holders) + len(lost) >= ack_quorum, (segment, entry, holders)
-            payload = self.bookies[holders[0].bookie].entries[segment.ledger_id][entry]
-            info = check_entry(payload)
-            assert info.first_position == totals.record_count, (segment, entry)
-            assert info.is_control == (info.record_count == 0), (segment, entry)
-            self.counts["control entry"] += info.is_control
-            slot = 0
-            if info.is_control:
-                assert info.record_count == 0
-                totals = info.totals
-                continue
-            for text in payload[HEADER_BYTES:].split(b"append ")[1:]:
-                fate = by_batch[b"append " + text]
-                position = start + totals.record_count + slot
-                found[Dlsn(segment.epoch, entry, slot)] = (fate.batch, position)
-                slot += fate.record_count
-            assert slot == info.record_count
-            totals = info.totals
-        assert segment.totals == totals, (segment, segment.totals, totals)
-        return start + totals.record_count
-
-    def _holders(self, segment: Segment, entry: EntryId) -> list[Member]:
-        return [
-            member
-            for member in segment.write_set_of(entry)
-            if self.bookies[member.bookie].member == member
-            and entry in self.bookies[member.bookie].entries.get(segment.ledger_id, {})
-        ]
+        Judgement(
+            self.store, self.bookies, members_lost=self.members_lost, fates=self.fates,
+            counts=self.counts, is_repeated=self.is_repeated,
+        ).check()  # fmt: skip
 
     def is_repeated(self, append_id: int) -> bool:
         """Whether another append has the same batch: what one was refused, the other may store."""
         return False
-
-    def _check_fates(self, found: dict[Dlsn, tuple[bytes, int]]) -> None:
-        acknowledged: dict[int, Fate] = {}
-        present = {batch for batch, _ in found.values()}
-        for append_id, fate in self.fates.items():
-            answer = fate.answer
-            assert answer is not None, f"never answered: {fate}"
-            if isinstance(answer, fx.Complete) and not answer.is_duplicate:
-                assert found.get(answer.start) == (fate.batch, answer.seq_num), (fate, self.shape)
-                assert answer.tail.seq_num == answer.seq_num + fate.record_count
-                acknowledged[answer.seq_num] = fate
-            elif isinstance(answer, fx.CompleteEarly):
-                self.counts["acknowledged early"] += 1
-                batch, seq_num = found[answer.start]
-                assert batch == fate.batch, fate
-                acknowledged[seq_num] = fate
-            elif is_refused(answer) and not self.is_repeated(append_id):
-                assert fate.batch not in present, f"refused and yet stored: {fate}"
-        self._check_order(acknowledged, found)
-
-    def _check_order(
-        self, acknowledged: dict[int, Fate], found: dict[Dlsn, tuple[bytes, int]]
-    ) -> None:
-        """O2: what precedes an acknowledged append was invoked before it was acknowledged."""
-        invoked_us: dict[bytes, int] = {}
-        for fate in self.fates.values():
-            invoked_us.setdefault(fate.batch, fate.invoked_us)
-        latest_invoked_us = -1
-        for batch, seq_num in sorted(found.values(), key=lambda pair: pair[1]):
-            answered = acknowledged.get(seq_num)
-            assert answered is None or answered.answered_us >= latest_invoked_us, f"O2: {answered}"
-            latest_invoked_us = max(latest_invoked_us, invoked_us[batch])
-
-
-def is_refused(answer: object) -> bool:
-    """Whether the answer says that nothing was appended."""
-    uncertain = isinstance(answer, fx.Fail) and answer.code == "append_uncertain"
-    return isinstance(answer, fx.Fail | fx.Yield) and not uncertain

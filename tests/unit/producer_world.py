@@ -27,7 +27,8 @@ from duramen.core.sequencer.transmit import QueuedAppend
 from duramen.ids import Epoch, SequencerId
 from duramen.units import MS, SECOND
 from duramen.wire.entry import HEADER_BYTES, read_entry_info
-from tests.unit.core_world import Fate, Node, World
+from tests.unit.core_judgement import Fate
+from tests.unit.core_world import Node, World
 
 _RETRIED = (
     "append_uncertain", "log_unavailable", "metadata_unavailable", "not_enough_bookies",
