@@ -113,6 +113,20 @@ def test_a_look_at_the_nodes_is_forgotten_once_the_log_is_active() -> None:
     assert not taker.take(fx.ReadMetadata)
 
 
+@pytest.mark.parametrize("state", STUCK)
+def test_a_claim_that_another_marked_is_followed_by_a_new_one(state: RecoveryState) -> None:
+    """Who closes orphans may take it for one. Its mark has another nonce: the epoch is not ours."""
+    taker = take_over_until(state)
+    segment, version = taker.store.segments[Epoch(2)]
+    assert segment.state is SegmentState.OPEN and taker.store.owner is not None
+    assert taker.store.commit((fx.SetSegment(segment.marked("n"), version),), OTHER)
+    taker.pass_time(TAKEOVER_LOOK_US)
+    taker.read()
+    taker.commit()
+    assert taker.state() is LogState.RECOVERING
+    assert taker.store.log.next_epoch == 4, "epoch 2 is recovered as any other"
+
+
 # --- Rebuilding ----------------------------------------------------------------------------------
 
 

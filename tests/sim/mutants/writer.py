@@ -13,6 +13,7 @@ from duramen.core.sequencer import recovery as recovery_module
 from duramen.core.sequencer.effects import Commit, CommitOutcome, SetSegment
 from duramen.core.sequencer.ledger_writer import LedgerWriter, WriterState
 from duramen.core.sequencer.recovery import Recovery, RecoveryState
+from duramen.core.sequencer.writing.window import EntryWindow
 from duramen.core.status import BookieStatus
 from duramen.ids import EntryId, Member
 from tests.sim.focus import Focus
@@ -23,6 +24,7 @@ from tests.sim.mutants.mutant import Mutant
 _advance = LedgerWriter._advance
 _adopt = LedgerWriter._adopt
 _on_stored = LedgerWriter._on_stored
+_acknowledge = EntryWindow.acknowledge
 
 
 def _advance_while_changing(self: LedgerWriter, now_us: int) -> Any:
@@ -41,6 +43,15 @@ def _adopt_with_stale_acks(self: LedgerWriter, segment: Any, version: int, now_u
     for entry in self.window:
         entry.holders += [m for m in stale[entry.entry] if m not in entry.holders]
     return result + self._advance(now_us)
+
+
+def _acknowledge_below_the_quorum(self: EntryWindow, segment: Any) -> Any:
+    fewer = replace(segment.quorum, ack_quorum=max(segment.quorum.ack_quorum - 1, 1))
+    return _acknowledge(self, replace(segment, quorum=fewer))
+
+
+def _acknowledge_over_a_gap(self: EntryWindow, segment: Any) -> Any:
+    return _acknowledge(self, replace(segment, ack_mode="out_of_order"))
 
 
 def _count_any_member(self: LedgerWriter, member: Member, entry_id: EntryId) -> None:
@@ -167,6 +178,14 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "stale-acks-kept": Mutant(
         "R7", "acks of replaced members count after a change",
         ((LedgerWriter, "_adopt", _adopt_with_stale_acks),),
+    ),
+    "ack-below-the-ack-quorum": Mutant(
+        "R5", "an entry is acknowledged with one copy less than Qa",
+        ((EntryWindow, "acknowledge", _acknowledge_below_the_quorum),),
+    ),
+    "ack-over-a-gap": Mutant(
+        "R5", "an entry of an `ordered` segment is acknowledged before a lower one",
+        ((EntryWindow, "acknowledge", _acknowledge_over_a_gap),),
     ),
     "ack-of-any-member": Mutant(
         "R8", "an ack counts from a member that is not in the write set",
