@@ -8,6 +8,7 @@ docs/protocol/metadata.md "Reading", docs/protocol/reading.md "From segment to s
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Final, cast
 
@@ -114,6 +115,64 @@ def test_a_deleted_log_is_refused_every_time(is_watching: bool) -> None:
                     with pytest.raises(DuramenError) as caught:
                         await look
                     assert caught.value.code == "log_deleted"
+
+    play(scenario)
+
+
+def spoil(data: bytes) -> bytes:
+    """The node as a newer version would write it, whose schema nobody here knows."""
+    return data.replace(b'"v":1', b'"v":99')
+
+
+@pytest.mark.parametrize("is_watching", [True, False])
+def test_a_log_node_that_is_not_understood_is_refused_every_time(is_watching: bool) -> None:
+    """It says something new, so what is cached is old: it may be truncated or deleted since."""
+
+    async def scenario(world: World) -> None:
+        follower = await world.follow()
+        watching = follower.subscribe(lambda: None) if is_watching else contextlib.nullcontext()
+        with watching:
+            assert await follower.current_log() == LOG_NODE
+            await world.put(PATHS.log(LOG), spoil(encode_log(LOG_NODE)))
+            await wait_quiet()
+            for _ in range(2):
+                for look in (follower.current_log(), follower.current(Epoch(1))):
+                    with pytest.raises(DuramenError, match="not understood"):
+                        await look
+            await world.put(PATHS.log(LOG), encode_log(LOG_NODE))
+            await wait_quiet()
+            assert await follower.current_log() == LOG_NODE
+
+    play(scenario)
+
+
+def test_a_segment_node_that_is_not_understood_is_refused_every_time() -> None:
+    async def scenario(world: World) -> None:
+        follower = await world.follow()
+        log, segment = open_segment(LOG_NODE)
+        path = PATHS.segment(LOG, Epoch(1))
+        await world.put(PATHS.log(LOG), encode_log(log))
+        await world.put(path, encode_segment(segment))
+        assert await follower.current(Epoch(1)) == (log, segment)
+        await world.put(path, spoil(encode_segment(segment)))
+        await wait_quiet()
+        for _ in range(2):
+            with pytest.raises(DuramenError, match="not understood"):
+                await follower.current(Epoch(1))
+        await world.put(path, encode_segment(segment))
+        await wait_quiet()
+        assert await follower.current(Epoch(1)) == (log, segment)
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("log_id", ["none", None])
+def test_a_name_that_leads_nowhere_is_told_so(log_id: str | None) -> None:
+    async def scenario(world: World) -> None:
+        await world.put(PATHS.name("ns", "spoilt"), encode_node({"log_id": log_id}))
+        for _ in range(2):
+            with pytest.raises(DuramenError, match="not understood"):
+                await world.catalog.find("ns", "spoilt")
 
     play(scenario)
 

@@ -216,12 +216,12 @@ class LogFollower:
         watch = None if self._log_is_watched else partial(self._on_change, None)
         found = await self._store.get(self._paths.log(self.log_id), watch)
         self._log_is_watched |= watch is not None
+        # What is cached is old now, watch or no watch, also if nobody here understands what came.
+        self._log = None
         if found is None:
-            self._log = None
             raise DuramenError("log_not_found", f"log {self.log_id} is gone")
         log = read_log(found.data)
         if log.is_deleted:
-            self._log = None  # what is cached must not be shown any more, watch or no watch
             raise DuramenError("log_deleted", f"{log.namespace}/{log.name} was deleted")
         self._log = log
         self._age.on_sure()
@@ -236,9 +236,9 @@ class LogFollower:
             self._watched_epochs.add(epoch)
         if found is None:
             return None
+        self._segments.pop(epoch, None)  # it is old, also if nobody here understands what came
         segment = read_segment(found.data)
         self._segments[epoch] = segment
-        self._segments.move_to_end(epoch)
         while len(self._segments) > SEGMENTS_MAX:
             self._segments.popitem(last=False)
         return segment
@@ -410,5 +410,5 @@ def _translated() -> Iterator[None]:
         yield
     except MetadataError as error:
         raise DuramenError("metadata_unavailable", f"metadata cannot be read: {error}") from error
-    except (MetadataJsonError, KeyError) as error:
+    except (MetadataJsonError, KeyError, TypeError, ValueError) as error:
         raise DuramenError("internal", f"a metadata node is not understood: {error}") from error
