@@ -22,7 +22,7 @@ from duramen.core.sequencer.log_state import LogState
 from duramen.ids import Dlsn, EntryId, Epoch, LogId, SequencerId, ledger_of
 from duramen.runtime.sequencer import log_driver
 from duramen.runtime.sequencer.log_driver import LogDriver
-from duramen.runtime.sequencer.metadata_link import MetadataLink, merge_ranges
+from duramen.runtime.sequencer.metadata_link import LOOK_COUNT_MAX, MetadataLink, merge_ranges
 from duramen.runtime.sequencer.process import make_context
 from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree, WriteFate
 from duramen.units import SECOND
@@ -165,6 +165,36 @@ def test_a_takeover_reads_what_is_true_now_and_an_unknown_end_stays_unknown() ->
         assert await link.commit(LOG, [SetLog(log, view.log_version)]) is CommitOutcome.UNKNOWN
         store.deliver_late_writes()
         assert await link.commit(LOG, [SetLog(log, view.log_version)]) is CommitOutcome.CONFLICT
+
+    asyncio.run(scenario())
+
+
+def test_changes_do_not_wait_behind_looks() -> None:
+    """Thousands of logs may miss the same bookies at once, while the store is slow."""
+
+    async def scenario() -> None:
+        store, paths = MemoryStore(MemoryTree()), Paths("test")
+        await store.start()
+        await store.create(paths.log(LOG), encode_log(make_log()), make_parents=True)
+        sync, may_sync = store.sync, asyncio.Event()
+        under_way = 0
+
+        async def sync_slowly(path: str) -> None:
+            nonlocal under_way
+            under_way += 1
+            await may_sync.wait()
+            await sync(path)
+
+        store.sync = sync_slowly  # type: ignore[method-assign]
+        link = MetadataLink(store, paths, SequencerId("s1"), "http://s1")
+        async with asyncio.TaskGroup() as group:
+            looks = [group.create_task(link.look_at_view(LOG)) for _ in range(200)]
+            await wait_for(lambda: under_way == LOOK_COUNT_MAX)
+            read = group.create_task(link.read_view(LOG))
+            await wait_for(lambda: under_way == LOOK_COUNT_MAX + 1)
+            may_sync.set()
+        assert read.result() is not None
+        assert all(look.result() == read.result() for look in looks)
 
     asyncio.run(scenario())
 

@@ -22,9 +22,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
+from duramen.config import LogConfig
 from duramen.core.sequencer.log_state import LogState
 from duramen.ids import Dlsn, LogId
-from duramen.units import MINUTE, MS, SECOND
+from duramen.units import GIB, HOUR, MINUTE, MS, SECOND
 from duramen.wire.metadata_json import read_node
 from tests.sim.checkers import Checkers
 from tests.sim.metadata import PATHS
@@ -45,7 +46,7 @@ _OWNED_US: Final = 6 * SECOND
 """What a deposed owner has for its takeovers and some appends, before it is cut off."""
 
 _LIKE_AN_OWNER: Final = (
-    LogState.RECOVERING, LogState.REBUILDING, LogState.ACTIVE, LogState.DRAINING,
+    LogState.RECOVERING, LogState.REBUILDING, LogState.EARLY, LogState.ACTIVE, LogState.DRAINING,
 )  # fmt: skip
 """A core in them keeps clients' appends."""
 
@@ -97,8 +98,10 @@ class HeardCheckers(Checkers):
 def draw_calm_options(seed: int, standing: Standing) -> Options:
     """The seed's cluster with a light load, and no fault but what stands."""
     drawn = draw_options(seed)
+    bookie_count = len(drawn.places) - drawn.spare_count
     return replace(
         drawn,
+        logs=tuple(_stay(log, bookie_count) if standing.is_owner else log for log in drawn.logs),
         duration_us=standing.at_us + standing.span_us,
         places=drawn.places[: len(drawn.places) - drawn.spare_count],
         spare_count=0,
@@ -113,6 +116,15 @@ def draw_calm_options(seed: int, standing: Standing) -> Options:
         loss_ratio=0.0,
         duplicate_ratio=0.0,
     )
+
+
+def _stay(log: LogConfig, bookie_count: int) -> LogConfig:
+    """A log whose owner has no reason to change its nodes: by that it would learn of another."""
+    replication = log.replication.model_copy(update={"ensemble_size": bookie_count})
+    roll = log.roll.model_copy(
+        update={"interval": HOUR, "idle_close": HOUR, "size": GIB}
+    )  # fmt: skip
+    return log.model_copy(update={"replication": replication, "roll": roll, "ack_mode": "ordered"})
 
 
 def draw_standing(rng: random.Random, sequencers: list[str], bookies: list[str]) -> Standing:

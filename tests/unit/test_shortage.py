@@ -7,6 +7,7 @@ number. Source: duramen.core.sequencer.shortage, docs/protocol/errors.md, R5, R9
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -17,12 +18,14 @@ from duramen.config import parse_log_config
 from duramen.core.quorum import Quorum
 from duramen.core.segment import SegmentState
 from duramen.core.sequencer import effects as fx
+from duramen.core.sequencer.context import make_ports
 from duramen.core.sequencer.effects import CommitOutcome
 from duramen.core.sequencer.exactly_once.stamps import Stamp
 from duramen.core.sequencer.ledger_writer import WriterState
 from duramen.core.sequencer.log_state import LogState
+from duramen.core.sequencer.own_changes import OwnChanges
 from duramen.core.status import BookieStatus
-from duramen.ids import EntryId, epoch_of
+from duramen.ids import EntryId, LogId, epoch_of
 from duramen.limits import (
     APPEND_TIMEOUT_US,
     PROBE_INTERVAL_US,
@@ -275,6 +278,47 @@ def test_an_owner_without_an_ack_set_reads_its_nodes_and_gives_up_what_is_anothe
     assert driver.state() is LogState.IDLE
     assert driver.core.reason == "a newer epoch was opened by another sequencer"
     assert sorted(codes(driver)) == [(1, UNCERTAIN), (2, NOT_ENOUGH)]
+
+
+def test_an_owner_whose_segment_can_neither_go_on_nor_roll_looks_too() -> None:
+    """An `out_of_order` segment keeps its ensemble, and ZooKeeper is being worked on."""
+    log = make_log()
+    config = log.config.model_copy(update={"ack_mode": "out_of_order"})
+    driver = Driver(FakeStore(replace(log, config=config)))
+    driver.activate()
+    driver.context.is_rolling_suspended = True
+    short = Shorted(driver)
+    short.down = ("b1", "b2")
+    short.append()
+    other = Driver(driver.store, OTHER)
+    other.core.take_over(0)
+    other.read()
+    other.commit()
+    short.run(LOOK_US)
+    driver.read()
+    assert driver.state() is LogState.IDLE
+
+
+def test_an_owner_without_an_ack_set_gives_up_what_another_closed() -> None:
+    log = begin_shortage()
+    driver = log.driver
+    log.run(LOOK_US)
+    driver.read(replace(driver.store.view(), segments=()))
+    assert driver.state() is LogState.IDLE
+    assert driver.core.reason == "the segment was closed by another sequencer"
+
+
+def test_logs_that_lost_their_bookies_together_do_not_look_together() -> None:
+    log = Shorted()
+    looks_us = []
+    for number in range(200):
+        changes = OwnChanges(LogId(number + 1), make_ports(log.driver.context, lambda _: None))
+        changes.look_later(0)
+        assert changes.retry_at_us is not None
+        looks_us.append(changes.retry_at_us)
+    assert TAKEOVER_LOOK_US * 3 // 4 <= min(looks_us) <= max(looks_us) <= TAKEOVER_LOOK_US
+    tenths = Counter(at_us // TICK_US for at_us in looks_us)
+    assert max(tenths.values()) <= 30, "an even spread has 20 in a tenth of a second"
 
 
 def test_an_owner_without_an_ack_set_is_fenced_by_a_mark() -> None:

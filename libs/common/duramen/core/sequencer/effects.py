@@ -155,9 +155,13 @@ class SendLac:
 
 @dataclass(frozen=True, slots=True)
 class ReadMetadata:
-    """Sync, then read the log node, the segments after its LCE and the owner node."""
+    """Sync, then read the log node, the segments after its LCE and the owner node.
+
+    is_look: nothing waits for it but what may have changed; it may come late, behind others'.
+    """
 
     token: int
+    is_look: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,7 +81,7 @@ class LogSequencer:
         self._ports = make_ports(context, self.outbox.append)
         self.pipeline = AppendPipeline(context, self._ports)
         self.older = OlderEpochs(self._ports, context.unix_ms)
-        self.changes = OwnChanges(self._ports)
+        self.changes = OwnChanges(log_id, self._ports)
         self.intent = Intent()
         self._shortage = Shortage()
         self._reason = ""

@@ -110,7 +110,9 @@ Outcome = Opened | TakenOver | Closed | Fenced | GivenUp | Left
 
 def find_loss(view: LogView, epoch: Epoch) -> Fenced | GivenUp | None:
     """What the log's nodes say of an open epoch of ours; None: it is ours as before."""
-    if not view.segments or view.segments[-1][0].epoch != epoch:
+    if not view.segments:
+        return GivenUp("the segment was closed by another sequencer", 1)
+    if view.segments[-1][0].epoch != epoch:
         return NEWER_EPOCH
     if view.segments[-1][0].state is not SegmentState.OPEN:
         return Fenced("the segment is no longer open")

@@ -10,12 +10,18 @@ Called by `log_sequencer`. Source: docs/protocol/metadata.md "Rules for every ch
 
 from __future__ import annotations
 
+from typing import Final
+
 from duramen.config import LogConfig
 from duramen.core.segment import Segment
 from duramen.core.sequencer.context import Ports
 from duramen.core.sequencer.effects import Commit, CommitOutcome, LogView, ReadMetadata
 from duramen.core.sequencer.proposals import Proposal
+from duramen.ids import LogId
 from duramen.limits import RETRY_BACKOFF, TAKEOVER_LOOK_US
+
+_PAUSE_COUNT: Final = 100
+"""Pauses between two looks that logs may have, from 3 to 4 s."""
 
 
 class OwnChanges:
@@ -28,21 +34,22 @@ class OwnChanges:
         retry_at_us: when to read again; None: an answer is on its way, or nothing is wanted.
     """
 
-    def __init__(self, ports: Ports) -> None:
+    def __init__(self, log_id: LogId, ports: Ports) -> None:
         self.view: LogView | None = None
         self.nonces: list[str] = []
         self.retry_at_us: int | None = None
+        self._log_id = log_id
         self._ports = ports
         self._token: int | None = None
         self._proposal: Proposal | None = None
         self._news: tuple[int, LogConfig] | None = None
         self._retry_delay_us = RETRY_BACKOFF.first_us
 
-    def read(self) -> None:
+    def read(self, *, is_look: bool = False) -> None:
         """Ask for the nodes."""
         self.retry_at_us = None
         self._token = self._ports.new_token()
-        self._ports.put(ReadMetadata(self._token))
+        self._ports.put(ReadMetadata(self._token, is_look))
 
     def commit(self, proposal: Proposal) -> None:
         """Ask for a change."""
@@ -99,9 +106,13 @@ class OwnChanges:
         self._retry_delay_us = RETRY_BACKOFF.next_us(self._retry_delay_us)
 
     def look_later(self, now_us: int) -> None:
-        """Read again in a while, if nothing is read or waited for yet."""
+        """Read again in a while, if nothing is read or waited for yet.
+
+        Logs that lost their bookies together do not look together: each has a pause of its own.
+        """
         if self._token is None and self.retry_at_us is None:
-            self.retry_at_us = now_us + TAKEOVER_LOOK_US
+            sooner_us = TAKEOVER_LOOK_US // 4 * (self._log_id % _PAUSE_COUNT) // _PAUSE_COUNT
+            self.retry_at_us = now_us + TAKEOVER_LOOK_US - sooner_us
 
     def rest(self) -> None:
         """Nothing is to be learnt from the nodes now: a look under way is given up."""

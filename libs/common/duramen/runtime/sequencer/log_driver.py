@@ -388,7 +388,8 @@ class LogDriver:
     # --- answers of the metadata -----------------------------------------------------------------
 
     async def _read(self, effect: ReadMetadata) -> None:
-        view = await self._link.read_view(self.log_id)
+        read = self._link.look_at_view if effect.is_look else self._link.read_view
+        view = await read(self.log_id)
         if self.fault is None:
             self.core.on_metadata(effect.token, view, now_us())
             self.flush()

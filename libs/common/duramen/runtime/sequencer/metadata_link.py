@@ -8,8 +8,10 @@ Called by `log_driver`. Source: docs/protocol/metadata.md "Rules for every chang
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Sequence
+from typing import Final
 
 from duramen.core.segment import Segment
 from duramen.core.sequencer.effects import (
@@ -49,6 +51,10 @@ from duramen.wire.metadata_json import (
     read_segment,
 )
 
+LOOK_COUNT_MAX: Final = 8
+"""Looks of one process that may be under way, of the store's 128 requests; one waits for each log
+that misses its bookies."""
+
 _LOG = logging.getLogger(__name__)
 _OWED_TRIES = 5
 
@@ -67,6 +73,14 @@ class MetadataLink:
         self.paths = paths
         self._sequencer_id = sequencer_id
         self._data_url = data_url
+        self._looks = asyncio.Semaphore(LOOK_COUNT_MAX)
+
+    async def look_at_view(self, log_id: LogId) -> LogView | None:
+        """As `read_view`, a few at a time: thousands of logs may miss the same bookies, and what
+        has to be changed goes first.
+        """
+        async with self._looks:
+            return await self.read_view(log_id)
 
     async def read_view(self, log_id: LogId) -> LogView | None:
         """Sync, then the log node, the segments after its LCE, the owner; None if it failed.

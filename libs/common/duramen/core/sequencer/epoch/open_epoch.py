@@ -141,18 +141,25 @@ class OpenEpoch:
         return self.follow_writer(now_us)
 
     def on_timer(self, now_us: int) -> Outcome | None:
-        """Time has passed. While no ack set answers, only the nodes may tell that it is lost
+        """Time has passed. While bookies are missing, only the nodes may tell that it is lost
         (docs/protocol/ownership.md "A deposed owner that nobody tells").
         """
         self.writer.on_timer(now_us)
-        if self.writer.lacks_ack_set and self.state is not LogState.EARLY:
+        if self._is_short and self.state is not LogState.EARLY:
             self._changes.look_later(now_us)
         return self.follow_writer(now_us)
 
+    @property
+    def _is_short(self) -> bool:
+        """Whether bookies are missing: nothing is acknowledged, or the segment has to end."""
+        return self.writer.lacks_ack_set or self.writer.wants_roll
+
     def read_again(self) -> None:
         """A pause in closing is over, or it is time for a look, if bookies are missing still."""
-        if self.state is LogState.CLOSING or self.writer.lacks_ack_set:
+        if self.state is LogState.CLOSING:
             self._changes.read()
+        elif self._is_short:
+            self._changes.read(is_look=True)
         else:
             self._changes.rest()
 

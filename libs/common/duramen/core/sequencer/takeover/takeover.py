@@ -82,7 +82,7 @@ class Takeover:
         tell who owns. A look changes nothing by itself.
         """
         if self.state in (LogState.RECOVERING, LogState.REBUILDING):
-            self._changes.read()
+            self._changes.read(is_look=True)
         else:
             self.read()
 
