@@ -166,6 +166,38 @@ def test_a_segment_node_that_is_not_understood_is_refused_every_time() -> None:
     play(scenario)
 
 
+def test_an_answer_that_was_overtaken_does_not_bring_back_what_was() -> None:
+    """Two reads are under way, and the later one is answered first."""
+
+    async def scenario(world: World) -> None:
+        follower = await world.follow()
+        path, segment_path = PATHS.log(LOG), PATHS.segment(LOG, Epoch(1))
+        log, segment = open_segment(LOG_NODE)
+        await world.put(path, encode_log(log))
+        await world.put(segment_path, encode_segment(segment))
+        get, may_answer = world.store.get, asyncio.Event()
+
+        async def get_slowly(path: str, watch: Watch | None = None) -> Stored | None:
+            found = await get(path, watch)
+            await may_answer.wait()
+            return found
+
+        world.store.get = get_slowly  # type: ignore[method-assign]
+        slow = asyncio.create_task(follower.refresh(Epoch(1)))
+        await wait_quiet()
+        world.store.get = get  # type: ignore[method-assign]
+        after = close_segment(log, segment)
+        await world.put(segment_path, encode_segment(after[1]))
+        await world.put(path, encode_log(after[0]))
+        assert await follower.refresh(Epoch(1), is_synced=True) == after
+        may_answer.set()
+        assert await slow == after
+        assert follower.peek(Epoch(1)) == after
+        assert await follower.current_log() == after[0]
+
+    play(scenario)
+
+
 @pytest.mark.parametrize("log_id", ["none", None])
 def test_a_name_that_leads_nowhere_is_told_so(log_id: str | None) -> None:
     async def scenario(world: World) -> None:

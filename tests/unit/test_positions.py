@@ -291,3 +291,19 @@ def test_a_search_in_a_thousand_entries_asks_for_few(text: str) -> None:
         log.header_count = log.run_count = 0
         assert find_first(log, wanted) == (f"e1n{number}s0", False)
         assert log.header_count <= 10 and log.run_count <= 1
+
+
+def test_a_number_is_not_counted_from_an_older_log_node() -> None:
+    """The tail is in e2, and the log node that is seen does not know that e1 is closed."""
+    entry = EntryPlan([BatchPlan([1_000])])
+    log = MemoryLog([SegmentPlan([entry] * 4, 0), SegmentPlan([entry] * 2, 0)], is_closed=False)
+    tail = log.tail
+    assert (tail.epoch, tail.seq_num) == (2, 6)
+    position = Position(PositionKind.DLSN, dlsn=Dlsn(Epoch(2), EntryId(0), 0))
+    find = Positions(lambda: NOW_MS).find
+    assert asyncio.run(find(log, position, clamp=False)).seq_num == 4
+    before = MemoryLog([SegmentPlan([entry] * 4, 0)], is_closed=False)
+    log.log = before.log.with_new_epoch("n")
+    log.find_reach = lambda: asyncio.sleep(0, tail)  # type: ignore[method-assign]
+    with pytest.raises(DuramenError, match="e2 is not seen closed"):
+        asyncio.run(find(log, position, clamp=False))

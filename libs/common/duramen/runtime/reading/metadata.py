@@ -30,7 +30,13 @@ from duramen.errors import DuramenError
 from duramen.ids import NOTHING, EntryId, Epoch, LogId
 from duramen.limits import METADATA_AGE_MAX_US
 from duramen.runtime.shared_tasks import take_failure
-from duramen.runtime.stores.metadata_store import MetadataError, MetadataStore, Stored
+from duramen.runtime.stores.metadata_store import (
+    MetadataError,
+    MetadataStore,
+    Stored,
+    Unavailable,
+    Watch,
+)
 from duramen.units import SECOND
 from duramen.wire.metadata_json import (
     MetadataJsonError,
@@ -74,7 +80,9 @@ class LogFollower:
         self._store = store
         self._paths = paths
         self._log: LogNode | None = None
+        self._log_version = -1
         self._segments: OrderedDict[Epoch, Segment] = OrderedDict()
+        self._segment_versions: dict[Epoch, int] = {}
         self._log_is_watched = False
         self._watched_epochs: set[Epoch] = set()
         self._subscribers: list[Callable[[], None]] = []
@@ -214,7 +222,8 @@ class LogFollower:
 
     async def _read_log(self) -> LogNode:
         watch = None if self._log_is_watched else partial(self._on_change, None)
-        found = await self._store.get(self._paths.log(self.log_id), watch)
+        found = await self._get(self._paths.log(self.log_id), watch, lambda: self._log_version)
+        self._log_version = -1 if found is None else found.version
         self._log_is_watched |= watch is not None
         # What is cached is old now, watch or no watch, also if nobody here understands what came.
         self._log = None
@@ -231,17 +240,33 @@ class LogFollower:
         known = self._segments.get(epoch)
         wants_watch = epoch not in self._watched_epochs and not (known and known.is_closed)
         watch = partial(self._on_change, epoch) if wants_watch else None
-        found: Stored | None = await self._store.get(self._paths.segment(self.log_id, epoch), watch)
+        path = self._paths.segment(self.log_id, epoch)
+        found = await self._get(path, watch, lambda: self._segment_versions.get(epoch, -1))
         if wants_watch:
             self._watched_epochs.add(epoch)
         if found is None:
             return None
         self._segments.pop(epoch, None)  # it is old, also if nobody here understands what came
+        self._segment_versions.pop(epoch, None)
         segment = read_segment(found.data)
         self._segments[epoch] = segment
+        self._segment_versions[epoch] = found.version
         while len(self._segments) > SEGMENTS_MAX:
-            self._segments.popitem(last=False)
+            forgotten, _ = self._segments.popitem(last=False)
+            del self._segment_versions[forgotten]
         return segment
+
+    async def _get(
+        self, path: str, watch: Watch | None, find_version: Callable[[], int]
+    ) -> Stored | None:
+        """A node, not older than it is known here: later reads may have been answered before."""
+        found = await self._store.get(path, watch)
+        if found is not None and found.version < find_version():
+            await self._store.sync(path)
+            found = await self._store.get(path)
+            if found is not None and found.version < find_version():
+                raise Unavailable(f"{path} was newer before")
+        return found
 
     def _on_change(self, epoch: Epoch | None) -> None:
         """A watch fired: it is gone, and what it vouched for is old."""

@@ -369,12 +369,20 @@ async def _find_segment(view: SearchableLog, log: LogNode, seq_num: int) -> Segm
 
 
 async def _find_start_seq_num(view: SearchableLog, segment: Segment) -> int:
-    """Sequence number of the first record of a segment at or below LCE + 1."""
+    """Sequence number of the first record of a segment at or below LCE + 1.
+
+    Raises:
+        DuramenError: `metadata_unavailable`: what is before it is not seen closed yet.
+    """
     if segment.start_seq_num is not None:
         return segment.start_seq_num
     log = await view.read_log()
-    if log.last_clean_epoch < segment.epoch:
+    if log.last_clean_epoch + 1 == segment.epoch:
         return log.totals.record_count
+    if log.last_clean_epoch < segment.epoch:
+        raise DuramenError(
+            "metadata_unavailable", f"what precedes e{segment.epoch} is not seen closed yet"
+        )
     closed = await _read_segment(view, segment.epoch)  # it was closed meanwhile
     if closed.start_seq_num is None:
         raise DuramenError("metadata_unavailable", f"e{segment.epoch} is not seen closed yet")
