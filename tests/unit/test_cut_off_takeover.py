@@ -19,7 +19,7 @@ from duramen.core.sequencer.log_state import LogState
 from duramen.core.sequencer.recovery import RecoveryState
 from duramen.core.status import BookieStatus
 from duramen.ids import NOTHING, EntryId, Epoch, Lsn
-from duramen.limits import TAKEOVER_LOOK_US
+from duramen.limits import RETRY_BACKOFF, TAKEOVER_LOOK_US
 from tests.unit.cut_off import take_over_until
 from tests.unit.recovery_driver import Driver as RecoveryDriver
 from tests.unit.sequencer_driver import OK, OTHER, Driver
@@ -173,6 +173,26 @@ def test_a_rebuild_that_has_nothing_to_learn_goes_on() -> None:
     taker.read()
     assert taker.core.pipeline.carried.rebuild is rebuild
     assert taker.state() is LogState.REBUILDING
+
+
+def test_a_rebuild_ends_with_its_epoch_also_where_no_other_can_be_opened() -> None:
+    """Another marked our epoch and is gone, and there are too few bookies for the next one."""
+    taker = rebuild_epoch_one()
+    (asked,) = taker.take(fx.ReadSegment)
+    segment, version = taker.store.segments[Epoch(2)]
+    assert taker.store.commit((fx.SetSegment(segment.marked("n"), version),), OTHER)
+    everybody, taker.context.candidates = taker.context.candidates, []
+    taker.pass_time(TAKEOVER_LOOK_US)
+    taker.read()
+    assert taker.state() is LogState.READING
+    taker.core.on_segment(asked.token, None, taker.now_us)  # what was asked for the rebuild comes
+    assert taker.state() is LogState.READING
+    taker.context.candidates = everybody
+    taker.core.on_bookies_changed(taker.now_us)
+    taker.pass_time(RETRY_BACKOFF.limit_us)
+    taker.read()
+    taker.commit()
+    assert taker.state() is LogState.RECOVERING and taker.store.log.next_epoch == 4
 
 
 # --- Without ZooKeeper ---------------------------------------------------------------------------

@@ -135,12 +135,14 @@ class Takeover:
     # --- claiming (R2) ---------------------------------------------------------------------------
 
     def _claim(self, view: LogView, now_us: int) -> None:
+        # What was begun for an epoch that is ours no more ends, whether or not another follows.
+        self._older.clear()
         proposal = propose_new_epoch(view, self._context, now_us)
         if isinstance(proposal, str):
+            self.state = LogState.READING
             self.refusal = ("not_enough_bookies", proposal)
             self._retry_later(now_us)
             return
-        self._older.clear()  # one that closes meanwhile would read the nodes, not wait for them
         self.state = LogState.CLAIMING
         self.refusal = TAKEN_OVER
         self._changes.commit(proposal)
