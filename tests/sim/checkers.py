@@ -468,6 +468,10 @@ class Checkers:
         """As `ArchiveRecord.on_segment_changed`."""
         self._archive.on_segment_changed(now_us, before, after, stored)
 
+    def on_pulled(self, now_us: int, ledger_id: LedgerId) -> None:
+        """As `ArchiveRecord.on_pulled`."""
+        self._archive.on_pulled(now_us, ledger_id)
+
     def on_truncation(self, log_id: LogId, *, is_asked: bool) -> None:
         """An operator begins to truncate a log, or is answered."""
         self._life.on_truncation(log_id, is_asked=is_asked)

@@ -11,13 +11,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from duramen.config import LogConfig
+from duramen.config import LogConfig, Retention, Tiering
 from duramen.units import MS, SECOND
 from tests.sim.options import Options, draw_options
 from tests.sim.run import Result, Run, collected_afterwards
 
 _DURATION_US: Final = 25 * SECOND
 _CALM_US: Final = 800 * MS
+_RELEASING_US: Final = 100 * SECOND
+"""Longer than a repair that was under way may last after a release (`archive.record`)."""
 
 
 class Focus(NamedTuple):
@@ -31,10 +33,15 @@ class Focus(NamedTuple):
     unknown_ratio: float | None = None
     """Of the commits of the metadata store, those whose fate the author does not learn."""
 
+    does_release: bool = False
+    """Segments are short, archived and released at once, under repair; the run is a long one."""
+
 
 def draw_focused(seed: int, focus: Focus) -> Options:
     """The options of a seed, with no fault but those."""
     drawn = draw_options(seed)
+    if focus.does_release:
+        return _draw_releasing(drawn, focus)
     return replace(
         drawn,
         duration_us=_DURATION_US,
@@ -49,6 +56,39 @@ def draw_focused(seed: int, focus: Focus) -> Options:
         unknown_ratio=drawn.unknown_ratio if focus.unknown_ratio is None else focus.unknown_ratio,
         loss_ratio=0.0,
         duplicate_ratio=0.0,
+    )
+
+
+def _draw_releasing(drawn: Options, focus: Focus) -> Options:
+    """What leaves the bookies leaves them early, so that repair meets it for a long while."""
+    first, last = drawn.places[0], drawn.places[-1]
+    return replace(
+        drawn,
+        duration_us=_RELEASING_US,
+        places=drawn.places if drawn.spare_count else (*drawn.places, first, last),
+        spare_count=2,
+        has_repair=True,
+        archiver_count=2,
+        logs=tuple(map(_release_log, drawn.logs)),
+        faults=focus.faults,
+        calm_us=2 * SECOND,
+        is_beyond_budget=False,
+        appends_per_s=60,
+        loss_ratio=0.0,
+        duplicate_ratio=0.0,
+        clock_skew_us=0,
+        newer=(),
+    )
+
+
+def _release_log(log: LogConfig) -> LogConfig:
+    roll = log.roll.model_copy(update={"interval": SECOND, "idle_close": SECOND})
+    return log.model_copy(
+        update={
+            "roll": roll,
+            "tiering": Tiering.model_validate({"policy": "move", "keep_hot": "0s"}),
+            "retention": Retention.model_validate({"truncated": "6s"}),
+        }
     )
 
 

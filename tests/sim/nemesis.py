@@ -62,6 +62,7 @@ class Nemesis:
     Args:
         askers: two clients of a fault that needs them; empty: it never happens.
         on_gone, on_lost: told of incarnations whose disk is gone: at once, and when it counts.
+        on_pulled: told when, and of which ledger copies are asked for.
         judge: where there is repair: when everything is whole again the budget begins anew.
     """
 
@@ -77,6 +78,7 @@ class Nemesis:
         segments: Mapping[LedgerId, Segment],
         on_gone: Callable[[Member], None],
         on_lost: Callable[[Member], None],
+        on_pulled: Callable[[int, LedgerId], None],
         judge: CopyJudge,
         sleeps: LongSleeps,
         askers: Sequence[ExactClient],
@@ -96,6 +98,7 @@ class Nemesis:
         self.repair = RepairFaults(
             world, network=network, store=store, bookies=bookies, sequencers=sequencers,
             segments=segments, replace=self._replace, on_lost=self._lose, trap=self._set_trap,
+            on_pulled=on_pulled,
         )  # fmt: skip
         self.staged = StagedFaults(
             world, network=network, bookies=bookies, sequencers=sequencers,

@@ -170,6 +170,7 @@ class Run:
             segments=self.segments,
             on_gone=self.checkers.on_disk_gone,
             on_lost=self.checkers.on_lost,
+            on_pulled=self.checkers.on_pulled,
             judge=self.judge,
             sleeps=LongSleeps(world, self.store, self._list_nodes(), self._log_paths),
             askers=self._askers,

@@ -16,7 +16,7 @@ from typing import Final
 
 from duramen.core.log_node import LogNode
 from duramen.core.segment import Segment
-from duramen.ids import NOTHING, Epoch, LogId
+from duramen.ids import NOTHING, Epoch, LedgerId, LogId, epoch_of, log_of
 from duramen.units import SECOND
 from tests.sim.segment_record import SegmentRecord, Tally
 
@@ -81,6 +81,12 @@ class ArchiveRecord:
         is_whole = stored is not None and sorted(stored) == expected
         self._check(is_whole, "a copy is named that holds", stored, "of", after)
         copies.recorded[epoch] = after.cold_copy.is_rechecked
+
+    def on_pulled(self, now_us: int, ledger_id: LedgerId) -> None:
+        """A bookie is asked to make copies of a segment."""
+        released_us = self._of(log_of(ledger_id)).released_us.get(epoch_of(ledger_id), now_us)
+        is_late = now_us > released_us + _REPAIR_LATE_US
+        self._check(not is_late, "copies of", ledger_id, "are made, released at", released_us)
 
     def on_log_changed(
         self, now_us: int, before: LogNode, after: LogNode, segments: SegmentRecord

@@ -13,6 +13,7 @@ from duramen.core.segment import Segment
 from duramen.ids import NOTHING, Epoch, Lsn
 from duramen_sequencer.life.retention import RetentionRounds
 from tests.sim.archive.archiver import Archiver
+from tests.sim.focus import Focus
 from tests.sim.mutants.mutant import Mutant
 
 
@@ -52,6 +53,13 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "repair-of-what-is-released": Mutant(
         "A1", "repair makes copies of segments that have left the bookies",
         ((LogNode, "needed_lsn", property(_needed_by_any_reader)),),
+        focus=Focus(
+            (
+                "bookie long away", "bookie drained", "bookie removed", "bookie removed",
+                "lost again",
+            ),
+            does_release=True,
+        ),
     ),
     "only-copy-forgotten": Mutant(
         "A1", "a cold copy is taken back although the hot ones are gone",

@@ -43,6 +43,7 @@ class RepairFaults:
         segments: every segment node, as it is.
         replace: loses a bookie's disk, if the budget allows.
         on_lost: told of incarnations whose disk is gone.
+        on_pulled: told when, and of which ledger copies are asked for.
         trap: a sequencer dies of a commit of this kind, and comes back after a while.
     """
 
@@ -57,6 +58,7 @@ class RepairFaults:
         segments: Mapping[LedgerId, Segment],
         replace: Callable[[BookieNode, int], bool],
         on_lost: Callable[[Member], None],
+        on_pulled: Callable[[int, LedgerId], None],
         trap: Callable[[str, str, int], None],
     ) -> None:
         self._world = world
@@ -67,6 +69,7 @@ class RepairFaults:
         self._segments = segments
         self._replace = replace
         self._on_lost = on_lost
+        self._on_pulled = on_pulled
         self._trap = trap
         self._racing_us = 0
         network.on_pull = self._on_pull
@@ -242,6 +245,7 @@ class RepairFaults:
 
     def _on_pull(self, pull: Pull) -> None:
         """A copy begins to be made: of an open segment, perhaps its owner has to change too."""
+        self._on_pulled(self._world.now_us, pull.ledger_id)
         segment = self._segments.get(pull.ledger_id)
         is_open = segment is not None and segment.state is SegmentState.OPEN
         if self._world.now_us >= self._racing_us or segment is None or not is_open:
