@@ -61,6 +61,7 @@ def draw_focused(seed: int, focus: Focus) -> Options:
 
 def _draw_releasing(drawn: Options, focus: Focus) -> Options:
     """What leaves the bookies leaves them early, so that repair meets it for a long while."""
+    assert (focus.shape, focus.ack_mode, focus.unknown_ratio) == (None, None, None), focus
     first, last = drawn.places[0], drawn.places[-1]
     return replace(
         drawn,

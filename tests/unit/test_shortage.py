@@ -256,6 +256,14 @@ def test_an_ack_set_is_lacking_exactly_if_none_is_left_of_those_of_the_next_entr
 # --- What bookies do not tell --------------------------------------------------------------------
 
 
+def claim_elsewhere(driver: Driver) -> None:
+    """Another sequencer opens the next epoch, and no bookie tells the owner."""
+    other = Driver(driver.store, OTHER)
+    other.core.take_over(0)
+    other.read()
+    other.commit()
+
+
 def begin_shortage() -> Shorted:
     """Two of three bookies fall silent, and one append is sent, another waits."""
     log = Shorted()
@@ -269,10 +277,7 @@ def begin_shortage() -> Shorted:
 def test_an_owner_without_an_ack_set_reads_its_nodes_and_gives_up_what_is_anothers() -> None:
     log = begin_shortage()
     driver = log.driver
-    other = Driver(driver.store, OTHER)
-    other.core.take_over(0)
-    other.read()
-    other.commit()
+    claim_elsewhere(driver)
     log.run(LOOK_US)
     driver.read()
     assert driver.state() is LogState.IDLE
@@ -290,10 +295,7 @@ def test_an_owner_whose_segment_can_neither_go_on_nor_roll_looks_too() -> None:
     short = Shorted(driver)
     short.down = ("b1", "b2")
     short.append()
-    other = Driver(driver.store, OTHER)
-    other.core.take_over(0)
-    other.read()
-    other.commit()
+    claim_elsewhere(driver)
     short.run(LOOK_US)
     driver.read()
     assert driver.state() is LogState.IDLE

@@ -126,12 +126,20 @@ def move_released_copies(h: History) -> None:
     h.checkers.on_copies_changed(h.tick(), cold, replace(cold, fragments=(fragment,)))
 
 
+def copy_what_was_released(h: History) -> None:
+    cold = archive_first(h)
+    release(h, make_log())
+    h.now_us += HOUR
+    h.checkers.on_pulled(h.tick(), cold.ledger_id)
+
+
 def go_the_whole_way(h: History) -> None:
     cold = archive_first(h)
     h.now_us += HOUR
     release(h, make_log(keep_hot="1h"))
     h.checkers.on_dropped(LOG, Epoch(2))
     # A repair that was under way, and another copy that takes the place of the first one.
+    h.checkers.on_pulled(h.tick(), cold.ledger_id)
     moved = replace(cold.fragments[0], ensemble=(A, B, Member(BookieId("c"), Incarnation("2"))))
     after = replace(cold, fragments=(moved,))
     h.checkers.on_copies_changed(h.tick(), cold, after)
@@ -159,6 +167,7 @@ BAD: dict[str, tuple[Play, ...]] = {
         release_against_the_policy, release_too_early, release_what_takeovers_read,
         release_where_nobody_knows_what_takeovers_read, release_what_is_open, bring_back,
         forget_the_only_copy, name_a_part, name_more, move_released_copies,
+        copy_what_was_released,
     ),
 }  # fmt: skip
 

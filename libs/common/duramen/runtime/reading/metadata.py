@@ -80,9 +80,9 @@ class LogFollower:
         self._store = store
         self._paths = paths
         self._log: LogNode | None = None
-        self._log_version = -1
         self._segments: OrderedDict[Epoch, Segment] = OrderedDict()
-        self._segment_versions: dict[Epoch, int] = {}
+        self._versions: dict[Epoch | None, int] = {}
+        """Of the nodes that are cached; None: the log's."""
         self._log_is_watched = False
         self._watched_epochs: set[Epoch] = set()
         self._subscribers: list[Callable[[], None]] = []
@@ -222,13 +222,13 @@ class LogFollower:
 
     async def _read_log(self) -> LogNode:
         watch = None if self._log_is_watched else partial(self._on_change, None)
-        found = await self._get(self._paths.log(self.log_id), watch, lambda: self._log_version)
-        self._log_version = -1 if found is None else found.version
+        found = await self._get(None, watch)
         self._log_is_watched |= watch is not None
         # What is cached is old now, watch or no watch, also if nobody here understands what came.
         self._log = None
         if found is None:
             raise DuramenError("log_not_found", f"log {self.log_id} is gone")
+        self._versions[None] = found.version
         log = read_log(found.data)
         if log.is_deleted:
             raise DuramenError("log_deleted", f"{log.namespace}/{log.name} was deleted")
@@ -240,31 +240,33 @@ class LogFollower:
         known = self._segments.get(epoch)
         wants_watch = epoch not in self._watched_epochs and not (known and known.is_closed)
         watch = partial(self._on_change, epoch) if wants_watch else None
-        path = self._paths.segment(self.log_id, epoch)
-        found = await self._get(path, watch, lambda: self._segment_versions.get(epoch, -1))
+        found = await self._get(epoch, watch)
         if wants_watch:
             self._watched_epochs.add(epoch)
         if found is None:
             return None
         self._segments.pop(epoch, None)  # it is old, also if nobody here understands what came
-        self._segment_versions.pop(epoch, None)
+        self._versions.pop(epoch, None)
         segment = read_segment(found.data)
         self._segments[epoch] = segment
-        self._segment_versions[epoch] = found.version
+        self._versions[epoch] = found.version
         while len(self._segments) > SEGMENTS_MAX:
             forgotten, _ = self._segments.popitem(last=False)
-            del self._segment_versions[forgotten]
+            del self._versions[forgotten]
         return segment
 
-    async def _get(
-        self, path: str, watch: Watch | None, find_version: Callable[[], int]
-    ) -> Stored | None:
-        """A node, not older than it is known here: later reads may have been answered before."""
+    async def _get(self, epoch: Epoch | None, watch: Watch | None) -> Stored | None:
+        """A segment's node, or the log's; not older than it is known here, though a later read may
+        have been answered before this one.
+        """
+        of_log = self._paths.log(self.log_id)
+        path = of_log if epoch is None else self._paths.segment(self.log_id, epoch)
         found = await self._store.get(path, watch)
-        if found is not None and found.version < find_version():
+        if found is not None and found.version < self._versions.get(epoch, -1):
             await self._store.sync(path)
-            found = await self._store.get(path)
-            if found is not None and found.version < find_version():
+            # Watched anew: the first watch has fired, before anybody could know that it was armed.
+            found = await self._store.get(path, watch)
+            if found is not None and found.version < self._versions.get(epoch, -1):
                 raise Unavailable(f"{path} was newer before")
         return found
 
