@@ -1,7 +1,7 @@
 """The ZooKeeper server that Duramen starts by itself: which Java runs it, and a start that fails.
 
 The server is a process that waits and never serves; Java runtimes are scripts that tell a version.
-With a real server: `tests/contract/test_metadata_store`, `tests/process`.
+With a real server: `tests/contract/test_zookeeper_store`, `tests/process`.
 Source: duramen.runtime.embedded_zookeeper.
 """
 

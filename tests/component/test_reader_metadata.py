@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import Final, cast
 
 import pytest
@@ -163,61 +162,6 @@ def test_a_segment_node_that_is_not_understood_is_refused_every_time() -> None:
         await world.put(path, encode_segment(segment))
         await wait_quiet()
         assert await follower.current(Epoch(1)) == (log, segment)
-
-    play(scenario)
-
-
-def test_an_answer_that_was_overtaken_does_not_bring_back_what_was() -> None:
-    """Two reads are under way, and the later one is answered first."""
-
-    async def scenario(world: World) -> None:
-        follower = await world.follow()
-        path, segment_path = PATHS.log(LOG), PATHS.segment(LOG, Epoch(1))
-        log, segment = open_segment(LOG_NODE)
-        await world.put(path, encode_log(log))
-        await world.put(segment_path, encode_segment(segment))
-        may_answer = world.store.hold_answers()
-        slow = asyncio.create_task(follower.refresh(Epoch(1)))
-        await wait_quiet()
-        world.store.answer()
-        after = close_segment(log, segment)
-        await world.put(segment_path, encode_segment(after[1]))
-        await world.put(path, encode_log(after[0]))
-        assert await follower.refresh(Epoch(1), is_synced=True) == after
-        may_answer.set()
-        assert await slow == after
-        assert follower.peek(Epoch(1)) == after
-        assert await follower.current_log() == after[0]
-
-    play(scenario)
-
-
-def test_a_log_node_that_changes_while_it_is_read_again_is_watched() -> None:
-    """The watch of an answer that was overtaken has fired when the node is read again."""
-
-    async def scenario(world: World) -> None:
-        follower, path = await world.follow(), PATHS.log(LOG)
-        changes = [LOG_NODE]
-        for number in range(1, 5):
-            nonce = f"change {number}"
-            changes.append(replace(LOG_NODE, config_version=number, nonce=nonce))
-        first = world.store.hold_answers()
-        slow = asyncio.create_task(follower.current_log())
-        await wait_quiet()
-        world.store.answer()
-        await world.put(path, encode_log(changes[1]))
-        assert await follower.current_log() == changes[1]
-        second = world.store.hold_answers()
-        first.set()
-        await wait_quiet()
-        await world.put(path, encode_log(changes[2]))
-        await wait_quiet()
-        world.store.answer()
-        second.set()
-        await slow
-        await world.put(path, encode_log(changes[3]))
-        await wait_quiet()
-        assert await follower.current_log() == changes[3]
 
     play(scenario)
 

@@ -18,7 +18,7 @@ from kazoo.client import KazooClient
 
 from duramen.runtime.embedded_zookeeper import EmbeddedZooKeeper
 from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree, WriteFate
-from duramen.runtime.stores.metadata_store import MetadataStore
+from duramen.runtime.stores.metadata_store import MetadataStore, SessionState, Unavailable
 from duramen.runtime.stores.zookeeper_store import ZooKeeperStore
 from tests.zookeeper_fixture import FaultyProxy, running_zookeeper
 
@@ -36,6 +36,40 @@ class Bench(Protocol):
     def cut(self, store: MetadataStore) -> None: ...
     def heal(self, store: MetadataStore) -> None: ...
     def lose_next_reply(self, store: MetadataStore) -> None: ...
+
+
+class Story:
+    """Collects the states that a store reports and waits for one of them."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self.states: list[SessionState] = []
+        self._news = asyncio.Event()
+        store.on_session(self._on_session)
+
+    def _on_session(self, state: SessionState) -> None:
+        self.states.append(state)
+        self._news.set()
+
+    async def wait_states(self, *expected: SessionState) -> None:
+        """Until the states end with those that are expected."""
+        while tuple(self.states[-len(expected) :]) != expected:
+            self._news.clear()
+            await self._news.wait()
+
+
+async def wait_reads(store: MetadataStore) -> None:
+    """Until the store answers again."""
+    is_moved = asyncio.Event()
+    store.on_session(lambda _state: is_moved.set())
+    while True:
+        while store.session is not SessionState.CONNECTED:
+            is_moved.clear()
+            await is_moved.wait()
+        try:
+            await store.sync("/")
+            return
+        except Unavailable:  # the loss of the connection is about to be reported
+            await asyncio.sleep(0)
 
 
 OpenBench = Callable[[], AbstractAsyncContextManager[Bench]]

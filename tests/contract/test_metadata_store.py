@@ -1,31 +1,22 @@
 """The contract of `MetadataStore`, on the in-memory twin and on a real ZooKeeper.
 
-What only one of the two can show (a server that dies) is tested at the end, on that one.
+What only the twin can show is tested at the end; what only ZooKeeper can (a server that dies) in
+`test_zookeeper_store`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import time
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Awaitable, Sequence
 
 import pytest
 
-from duramen.cluster.layout import pick_free_port
-from duramen.runtime.embedded_zookeeper import (
-    EmbeddedServerError,
-    EmbeddedZooKeeper,
-    find_jars,
-    server_command,
-)
 from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree, WriteFate
 from duramen.runtime.stores.metadata_store import (
     REQUEST_BYTES_MAX,
     Check,
     Conflict,
+    ConflictKind,
     Create,
     DeleteNode,
     MetadataStore,
@@ -38,34 +29,8 @@ from duramen.runtime.stores.metadata_store import (
     Unavailable,
 )
 from duramen.runtime.stores.zookeeper_store import ZooKeeperStore
-from tests.contract.conftest import CALL_TIMEOUT_S, OpenBench
-from tests.ticker import Ticker, running_ticker
+from tests.contract.conftest import OpenBench, Story, wait_reads
 from tests.zookeeper_fixture import run
-
-CUT_CALL_TIMEOUT_S = 5.0
-"""Of a store whose server is paused: an fsync on a busy machine takes less."""
-
-NOTICED_S = 1.0
-"""What a call may take beyond its time-out."""
-
-
-class Story:
-    """Collects the states that a store reports and waits for one of them."""
-
-    def __init__(self, store: MetadataStore) -> None:
-        self.states: list[SessionState] = []
-        self._news = asyncio.Event()
-        store.on_session(self._on_session)
-
-    def _on_session(self, state: SessionState) -> None:
-        self.states.append(state)
-        self._news.set()
-
-    async def wait_states(self, *expected: SessionState) -> None:
-        """Until the states end with those that are expected."""
-        while tuple(self.states[-len(expected) :]) != expected:
-            self._news.clear()
-            await self._news.wait()
 
 
 class Alarm:
@@ -81,21 +46,6 @@ class Alarm:
 
     async def wait_rung(self) -> None:
         await self._rung.wait()
-
-
-async def wait_reads(store: MetadataStore) -> None:
-    """Until the store answers again."""
-    is_moved = asyncio.Event()
-    store.on_session(lambda _state: is_moved.set())
-    while True:
-        while store.session is not SessionState.CONNECTED:
-            is_moved.clear()
-            await is_moved.wait()
-        try:
-            await store.sync("/")
-            return
-        except Unavailable:  # the loss of the connection is about to be reported
-            await asyncio.sleep(0)
 
 
 def test_a_node_is_created_read_changed_and_deleted(open_bench: OpenBench) -> None:
@@ -390,6 +340,34 @@ def test_after_sync_a_read_sees_what_others_were_told_is_written(open_bench: Ope
     run(scenario())
 
 
+def test_requests_are_carried_out_and_answered_in_their_order(open_bench: OpenBench) -> None:
+    async def scenario() -> None:
+        async with open_bench() as bench:
+            store, path = await bench.open_store(), f"{bench.root}/queue"
+            answers: list[tuple[int, object]] = []
+
+            async def note(number: int, request: Awaitable[object]) -> None:
+                try:
+                    answers.append((number, await request))
+                except Conflict as conflict:
+                    answers.append((number, conflict.kind))
+
+            requests: list[tuple[Awaitable[object], object]] = [(store.create(path, b""), 0)]
+            for version in range(12):
+                requests += [
+                    (store.get(path), Stored(b"", version, 0, 0)),
+                    (store.set(path, b"", version=version), version + 1),
+                    (store.children(path), ()),
+                    (store.get(path, Alarm()), Stored(b"", version + 1, 0, 0)),
+                    (store.set(path, b"", version=version), ConflictKind.BAD_VERSION),
+                    (store.sync(path), None),
+                ]
+            await asyncio.gather(*(note(n, request) for n, (request, _) in enumerate(requests)))
+            assert answers == [(n, expected) for n, (_, expected) in enumerate(requests)]
+
+    run(scenario())
+
+
 def test_an_expired_session_is_lost_and_a_new_one_opened(open_bench: OpenBench) -> None:
     async def scenario() -> None:
         async with open_bench() as bench:
@@ -516,136 +494,6 @@ def test_a_node_whose_parent_is_of_unknown_fate_was_not_made() -> None:
         await store.create("/parent/n", b"", make_parents=True)
 
     run(scenario())
-
-
-# --- ZooKeeper alone ---
-
-
-async def _fails_in_time(store: MetadataStore, path: str, ticker: Ticker) -> None:
-    started_s = time.monotonic()
-    with pytest.raises(OutcomeUnknown):
-        await store.set(path, b"x", version=0)
-    with pytest.raises(Unavailable):
-        await store.get(path)
-    bound_s = 2 * (CUT_CALL_TIMEOUT_S + NOTICED_S)
-    ticker.require_within(started_s, bound_s, "two calls of a paused server")
-
-
-@pytest.mark.zookeeper
-def test_a_paused_server_costs_a_time_out_and_no_more(
-    own_zookeeper: EmbeddedZooKeeper, tmp_path: Path
-) -> None:
-    async def scenario() -> None:
-        store = ZooKeeperStore(
-            own_zookeeper.address, call_timeout_s=CUT_CALL_TIMEOUT_S, session_timeout_s=40.0
-        )
-        await store.start()
-        await store.create("/n", b"")
-        assert own_zookeeper.pid is not None
-        os.kill(own_zookeeper.pid, signal.SIGSTOP)
-        with running_ticker(tmp_path) as ticker:
-            await _fails_in_time(store, "/n", ticker)
-        os.kill(own_zookeeper.pid, signal.SIGCONT)
-        await wait_reads(store)
-        found = await store.get("/n")  # the request that timed out was sent, and is applied late
-        assert found == Stored(b"x", 1, 0, 0)
-        await store.close()
-
-    run(scenario())
-
-
-@pytest.mark.zookeeper
-def test_a_killed_server_is_found_again_with_its_data(own_zookeeper: EmbeddedZooKeeper) -> None:
-    async def scenario() -> None:
-        store = ZooKeeperStore(own_zookeeper.address, session_timeout_s=20.0)
-        await store.start()
-        await store.create("/n", b"durable")
-        await store.create("/mine", b"", ephemeral=True)
-        story, session_id = Story(store), store.session_id
-        await own_zookeeper.kill()
-        assert own_zookeeper.pid is None
-        await story.wait_states(SessionState.SUSPENDED)
-        with pytest.raises(Unavailable):
-            await store.set("/n", b"x", version=0)
-        await own_zookeeper.start()
-        await story.wait_states(SessionState.SUSPENDED, SessionState.CONNECTED)
-        assert store.session_id == session_id
-        assert await store.get("/n") == Stored(b"durable", 0, 0, 0)
-        assert await store.children("/") == ("mine", "n", "zookeeper")
-        await own_zookeeper.stop()
-        await story.wait_states(SessionState.CONNECTED, SessionState.SUSPENDED)
-        await store.close()  # bounded although nobody answers
-        assert own_zookeeper.pid is None
-
-    run(scenario())
-
-
-@pytest.mark.zookeeper
-def test_a_dead_connection_thread_is_replaced(zookeeper: EmbeddedZooKeeper) -> None:
-    async def scenario() -> None:
-        store = ZooKeeperStore(zookeeper.address, call_timeout_s=CALL_TIMEOUT_S)
-        await store.start()
-        story, session_id = Story(store), store.session_id
-        # No request has this shape, so kazoo's loop raises what it does not catch.
-        store._client._queue.append((object(), None))
-        store._client._connection._write_sock.send(b"\0")
-        await story.wait_states(SessionState.LOST, SessionState.CONNECTED)
-        assert store.session_id not in {0, session_id}
-        assert await store.get("/") is not None
-        await store.close()
-
-    run(scenario())
-
-
-@pytest.mark.zookeeper
-def test_many_calls_wait_their_turn(zookeeper: EmbeddedZooKeeper) -> None:
-    async def scenario() -> None:
-        store = ZooKeeperStore(zookeeper.address, in_flight_max_count=4, call_timeout_s=60.0)
-        await store.start()
-        answers = asyncio.gather(*(store.get("/") for _ in range(100)))
-        peak = 0
-        while not answers.done():
-            await asyncio.sleep(0)  # each turn of the loop: an answer cannot come and go unseen
-            peak = max(peak, store.statistics()["in_flight"])
-        assert len(await answers) == 100
-        assert peak == 4
-        await store.close()
-
-    run(scenario())
-
-
-@pytest.mark.zookeeper
-def test_start_without_a_server_is_bounded_and_may_be_repeated(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        port = pick_free_port()
-        server = EmbeddedZooKeeper(tmp_path / "zk", port, log_file=tmp_path / "log")
-        store = ZooKeeperStore(server.address, call_timeout_s=0.2)
-        with pytest.raises(Unavailable):
-            await store.start()
-        with pytest.raises(Unavailable):
-            await store.get("/")
-        await server.start()
-        try:
-            with pytest.raises(EmbeddedServerError, match="taken"):
-                await EmbeddedZooKeeper(tmp_path, port, log_file=tmp_path / "log").start()
-            await wait_reads(store)
-            await store.start()
-        finally:
-            await store.close()
-            await server.stop()
-        log = (tmp_path / "log").read_text()
-        assert "ClassNotFound" not in log
-        assert "NoClassDef" not in log
-
-    run(scenario())
-
-
-def test_the_command_is_pure(tmp_path: Path) -> None:
-    command = server_command(tmp_path / "java", [tmp_path / "a.jar", tmp_path / "b.jar"])
-    assert command[0] == str(tmp_path / "java")
-    assert f"{tmp_path}/a.jar:{tmp_path}/b.jar" in command
-    assert command[-1] == "./zoo.cfg"
-    assert len(find_jars()) == 8
 
 
 def _typed(memory: MemoryStore, real: ZooKeeperStore) -> tuple[MetadataStore, MetadataStore]:

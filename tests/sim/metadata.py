@@ -2,9 +2,10 @@
 
 `StoreSession` is the MetadataStore port, so the production MetadataLink runs on it. A commit whose
 answer is lost raises OutcomeUnknown and is applied, applied later, or never. Reads without a sync
-may be behind, but never behind what the same session has seen; watches come late. A listing of
-children may come back empty. A session that is not heard of for the session time-out expires, and
-its ephemeral nodes vanish. The roster of bookies is what stands in their nodes.
+may be behind, but never behind what the same process has seen; watches come late. What a process
+asks arrives and is answered in order, as the port promises; only "no answer" comes out of turn.
+A listing of children may come back empty. A session that is not heard of for the session time-out
+expires, and its ephemeral nodes vanish. The roster of bookies is what stands in their nodes.
 
 Called by `processes`, `reading` and `nemesis`. Source: docs/protocol/metadata.md "Rules for every
 change", R2, R3.
@@ -16,7 +17,7 @@ from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from duramen.ids import LogId
 from duramen.limits import ZOOKEEPER_SESSION_S
@@ -43,6 +44,8 @@ from tests.sim.network import STORE, Network
 from tests.sim.node_loop import Promise
 from tests.sim.options import Options
 from tests.sim.world import Node, World
+
+T = TypeVar("T")
 
 PATHS: Final = Paths("sim")
 _HEARTBEAT_US: Final = 400 * MS
@@ -338,6 +341,20 @@ class _ArmedWatch:
             self.fire_in(SECOND)
 
 
+class _Pipe:
+    """One direction of a connection: nothing that is sent overtakes what was sent before."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._last_us = 0
+
+    def send(self, delay_us: int, action: Callable[..., None], *args: Any) -> None:
+        """Do something after `delay_us`, or when everything before it is done."""
+        now_us = self._world.now_us
+        self._last_us = max(self._last_us, now_us + delay_us)
+        self._world.at(self._last_us - now_us, action, *args)
+
+
 class StoreSession:
     """One process's client: the MetadataStore port, as far as the production link uses it.
 
@@ -364,7 +381,8 @@ class StoreSession:
         self._on_rosters = on_rosters
         self._heard_us = 0
         self._is_alive = False
-        self._is_ending = False
+        self._requests = _Pipe(store.world)
+        self._answers = _Pipe(store.world)
         store.join(self)
 
     # --- Life ------------------------------------------------------------------------------------
@@ -474,7 +492,12 @@ class StoreSession:
         return {}
 
     async def get(self, path: str, watch: Watch | None = None) -> Stored | None:
-        await self._reach()
+        found, view = await self._ask(partial(self._read_node, path))
+        if watch is not None:
+            self.store.arm(path, self._arm(view, watch), of_children=False)
+        return found
+
+    def _read_node(self, path: str) -> tuple[Stored | None, int]:
         store = self.store
         lag_us = store.world.between(0, store.stale_us) if store.stale_us else 0
         seen = store.zxid_at(store.world.now_us - lag_us)
@@ -490,25 +513,22 @@ class StoreSession:
             found = Stored(
                 found.data, found.version, found.ephemeral_session, count, made=found.made
             )
-        view = self.view
-        await self._return()
-        if watch is not None:
-            store.arm(path, self._arm(view, watch), of_children=False)
-        return found
+        return found, self.view
 
     async def children(self, path: str, watch: Watch | None = None) -> tuple[str, ...] | None:
-        await self._reach()
+        names, view = await self._ask(partial(self._list_children, path))
+        if watch is not None:
+            self.store.arm(path, self._arm(view, watch), of_children=True)
+        return names
+
+    def _list_children(self, path: str) -> tuple[tuple[str, ...], int]:
         store = self.store
         names = store.list_children(path, self.view)
         part, ratio = store.empty_listings
         if names and ratio and part in path and store.world.chance(ratio):
             store.world.counts["listing came back empty"] += 1
             names = ()
-        view = self.view
-        await self._return()
-        if watch is not None:
-            store.arm(path, self._arm(view, watch), of_children=True)
-        return names
+        return names, self.view
 
     def _arm(self, view: int, watch: Watch) -> _ArmedWatch:
         self.watches = [one for one in self.watches if not one.is_over]
@@ -518,12 +538,13 @@ class StoreSession:
         return armed
 
     async def sync(self, path: str) -> None:
-        await self._reach()
+        await self._ask(self._catch_up)
+
+    def _catch_up(self) -> None:
         if self.store.parted_zxid(self.node.name) is not None:
             self.store.world.counts["no quorum to sync with"] += 1
             raise Unavailable("the server has lost the others")
         self.view = self.store.zxid
-        await self._return()
 
     async def create(
         self, path: str, data: bytes, *, ephemeral: bool = False, make_parents: bool = False
@@ -549,7 +570,7 @@ class StoreSession:
         if self.node.name in self.store.newer:
             ops = [_as_newer(op) for op in ops]
         promise: Promise[tuple[int, ...]] = Promise()
-        self.store.world.at(self._delay_us(), self._arrive, ops, self.session_id, promise)
+        self._requests.send(self._delay_us(), self._arrive, ops, self.session_id, promise)
         return await promise
 
     # --- On the way ------------------------------------------------------------------------------
@@ -558,9 +579,9 @@ class StoreSession:
         slow_us = self.store.slow_us
         return self.store.world.between(300 + slow_us // 4, 3 * MS + slow_us)
 
-    def _reach(self) -> Awaitable[None]:
-        """Be at the store, or fail."""
-        promise: Promise[None] = Promise()
+    def _ask(self, read: Callable[[], T]) -> Awaitable[T]:
+        """What `read` gives when the request is at the store; fails where it does not get there."""
+        promise: Promise[T] = Promise()
         store = self.store
         is_cut = store.network.is_cut(STORE, self.node.name)
         if is_cut or not store.is_reachable(self.node.name):
@@ -570,13 +591,16 @@ class StoreSession:
         elif self.session is not SessionState.CONNECTED:
             store.world.at(1, promise.fail, Unavailable("no connection"))
         else:
-            store.world.at(self._delay_us(), promise.settle, None)
+            self._requests.send(self._delay_us(), self._carry_out, read, promise)
         return promise
 
-    def _return(self) -> Awaitable[None]:
-        promise: Promise[None] = Promise()
-        self.store.world.at(self._delay_us(), promise.settle, None)
-        return promise
+    def _carry_out(self, read: Callable[[], T], promise: Promise[T]) -> None:
+        try:
+            value = read()
+        except Unavailable as error:
+            self._answers.send(self._delay_us(), promise.fail, error)
+        else:
+            self._answers.send(self._delay_us(), promise.settle, value)
 
     def _arrive(
         self, ops: Sequence[Op], session_id: int, promise: Promise[tuple[int, ...]]
@@ -631,9 +655,9 @@ class StoreSession:
             world.at(_ANSWER_TIMEOUT_US, promise.fail, OutcomeUnknown("no answer"))
         elif error is not None:
             world.counts[f"commit {type(error).__name__.lower()}"] += 1
-            world.at(self._delay_us(), promise.fail, error)
+            self._answers.send(self._delay_us(), promise.fail, error)
         else:
-            world.at(self._delay_us(), promise.settle, result)
+            self._answers.send(self._delay_us(), promise.settle, result)
 
     def _apply_late(self, ops: Sequence[Op], session_id: int) -> None:
         if session_id != self.session_id or not self._is_alive:

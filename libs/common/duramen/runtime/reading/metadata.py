@@ -33,9 +33,6 @@ from duramen.runtime.shared_tasks import take_failure
 from duramen.runtime.stores.metadata_store import (
     MetadataError,
     MetadataStore,
-    Stored,
-    Unavailable,
-    Watch,
 )
 from duramen.units import SECOND
 from duramen.wire.metadata_json import (
@@ -81,8 +78,6 @@ class LogFollower:
         self._paths = paths
         self._log: LogNode | None = None
         self._segments: OrderedDict[Epoch, Segment] = OrderedDict()
-        self._versions: dict[Epoch | None, int] = {}
-        """Of the nodes that are cached; None: the log's."""
         self._log_is_watched = False
         self._watched_epochs: set[Epoch] = set()
         self._subscribers: list[Callable[[], None]] = []
@@ -222,13 +217,12 @@ class LogFollower:
 
     async def _read_log(self) -> LogNode:
         watch = None if self._log_is_watched else partial(self._on_change, None)
-        found = await self._get(None, watch)
+        found = await self._store.get(self._paths.log(self.log_id), watch)
         self._log_is_watched |= watch is not None
         # What is cached is old now, watch or no watch, also if nobody here understands what came.
         self._log = None
         if found is None:
             raise DuramenError("log_not_found", f"log {self.log_id} is gone")
-        self._versions[None] = found.version
         log = read_log(found.data)
         if log.is_deleted:
             raise DuramenError("log_deleted", f"{log.namespace}/{log.name} was deleted")
@@ -240,35 +234,17 @@ class LogFollower:
         known = self._segments.get(epoch)
         wants_watch = epoch not in self._watched_epochs and not (known and known.is_closed)
         watch = partial(self._on_change, epoch) if wants_watch else None
-        found = await self._get(epoch, watch)
+        found = await self._store.get(self._paths.segment(self.log_id, epoch), watch)
         if wants_watch:
             self._watched_epochs.add(epoch)
         if found is None:
             return None
         self._segments.pop(epoch, None)  # it is old, also if nobody here understands what came
-        self._versions.pop(epoch, None)
         segment = read_segment(found.data)
         self._segments[epoch] = segment
-        self._versions[epoch] = found.version
         while len(self._segments) > SEGMENTS_MAX:
-            forgotten, _ = self._segments.popitem(last=False)
-            del self._versions[forgotten]
+            self._segments.popitem(last=False)
         return segment
-
-    async def _get(self, epoch: Epoch | None, watch: Watch | None) -> Stored | None:
-        """A segment's node, or the log's; not older than it is known here, though a later read may
-        have been answered before this one.
-        """
-        of_log = self._paths.log(self.log_id)
-        path = of_log if epoch is None else self._paths.segment(self.log_id, epoch)
-        found = await self._store.get(path, watch)
-        if found is not None and found.version < self._versions.get(epoch, -1):
-            await self._store.sync(path)
-            # Watched anew: the first watch has fired, before anybody could know that it was armed.
-            found = await self._store.get(path, watch)
-            if found is not None and found.version < self._versions.get(epoch, -1):
-                raise Unavailable(f"{path} was newer before")
-        return found
 
     def _on_change(self, epoch: Epoch | None) -> None:
         """A watch fired: it is gone, and what it vouched for is old."""

@@ -220,6 +220,9 @@ class ZooKeeperStore:
         handler.spawn = partial(self._spawn, client, handler.spawn)
         handler.create_connection = partial(self._connect, handler.create_connection)
         client.add_listener(partial(self._on_kazoo_state, client))
+        client._reset = partial(_reset_client, client, client._reset)
+        if self._client is not None:
+            client.last_zxid = self._client.last_zxid
         self._client = client
         client.start_async()
 
@@ -487,6 +490,16 @@ class ZooKeeperStore:
             return await future
         finally:
             self._in_flight.discard(future)
+
+
+def _reset_client(client: Any, reset: Callable[[], None]) -> None:
+    """kazoo's `_reset` at a session's end, but the next session's server has seen what we have.
+
+    Else reads could step back: servers refuse who has seen more than they have, and only that.
+    """
+    seen_zxid = client.last_zxid
+    reset()
+    client.last_zxid = seen_zxid
 
 
 def _submit_ops(client: Any, ops: Sequence[Op]) -> Any:
