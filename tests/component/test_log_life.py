@@ -396,6 +396,33 @@ def test_what_expired_is_truncated_then_given_up_and_its_nodes_go() -> None:
     run(act)
 
 
+def test_what_is_truncated_is_kept_from_the_change_on_and_not_from_the_look_before_it() -> None:
+    """A store that is slow, or many segments to read, lie between the two."""
+
+    async def act(world: World) -> None:
+        log_id = await world.create({"retention": {"age": "2h", "truncated": "1h"}})
+        await world.add_segments(log_id, 5, 3)
+        world.now_ms = 2 * HOUR_MS
+        read_owner = world.link.read_owner
+
+        async def dawdle(wanted: LogId) -> Any:
+            world.now_ms += HOUR_MS // 2
+            return await read_owner(wanted)
+
+        world.link.read_owner = dawdle  # type: ignore[method-assign, assignment]
+        await world.run_rounds(1)
+        assert (await world.log(log_id)).trim_seq_num == 8
+        world.link.read_owner = read_owner  # type: ignore[method-assign]
+        world.now_ms += HOUR_MS - 1
+        await world.run_rounds()
+        assert (await world.log(log_id)).first_live_epoch == 1
+        world.now_ms += 1
+        await world.run_rounds()
+        assert (await world.log(log_id)).first_live_epoch == 3
+
+    run(act)
+
+
 def test_a_quiet_log_costs_one_read_a_round() -> None:
     async def act(world: World) -> None:
         log_id = await world.create()

@@ -247,7 +247,9 @@ class RetentionRounds:
             self._held[log.log_id] = verdict.held_epoch
         if verdict.unarchived_epoch is not None:
             self._unarchived[log.log_id] = verdict.unarchived_epoch
-        after = carry_out(log, verdict, now_unix_ms=now_ms, nonce=secrets.token_hex(12))
+        # Of the change, not of the look: what was read in between took its time.
+        changed_ms = self._now_unix_ms()
+        after = carry_out(log, verdict, now_unix_ms=changed_ms, nonce=secrets.token_hex(12))
         if after is None:
             return verdict.due_unix_ms
         released = [Epoch(e) for e in range(log.first_kept_epoch, verdict.first_hot_epoch or 0)]
