@@ -416,6 +416,11 @@ class Checkers:
         if lac > self._highest_lacs.get(ledger_id, NOTHING):
             self._highest_lacs[ledger_id] = lac
 
+    def on_reader_restarted(self, reader: int) -> None:
+        """The process that a reader asks begins anew: it may be told a lower LAC than before."""
+        known = self._reader_lacs
+        self._reader_lacs = {key: lac for key, lac in known.items() if key[0] != reader}
+
     def on_tail_asked(self, log_id: LogId) -> TailQuestion:
         """Somebody asks where a log ends; for `on_tail`."""
         return self._record(log_id).on_tail_asked()

@@ -199,6 +199,12 @@ def lower_a_lac_to_nothing(h: History) -> None:
     h.lac(0, 1, NOTHING)
 
 
+def lower_a_lac_when_another_reader_restarts(h: History) -> None:
+    h.lac(0, 1, 5)
+    h.checkers.on_reader_restarted(1)
+    h.lac(0, 1, 4)
+
+
 def promise_an_entry_that_is_not_there(h: History) -> None:
     h.append(1, "x", place(1, 0), 0)
     h.lac(0, 1, 1)
@@ -262,7 +268,8 @@ BAD: dict[str, tuple[Play, ...]] = {
         conclude_other_totals_of_the_same_entries, close_with_other_holes,
     ),
     "L1": (
-        lower_a_lac, lower_a_lac_to_nothing, promise_an_entry_that_is_not_there,
+        lower_a_lac, lower_a_lac_to_nothing,
+        lower_a_lac_when_another_reader_restarts, promise_an_entry_that_is_not_there,
         promise_an_entry_beyond_the_end, read_above_the_lac, enter_an_epoch_early,
         answer_a_lower_lac, call_a_tail_sure_below_an_early_append,
         call_a_tail_sure_below_a_numbered_append,

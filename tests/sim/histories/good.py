@@ -224,6 +224,13 @@ def pass_over_a_hole(h: History) -> None:
     h.checkers.on_bookie_lac(1, A, LEDGER, EntryId(3))
 
 
+def know_less_after_a_restart(h: History) -> None:
+    h.lac(0, 1, 5)
+    h.lac(1, 1, 3)
+    h.checkers.on_reader_restarted(0)
+    h.lac(0, 1, 4)
+
+
 def answer_as_a_bookie_may(h: History) -> None:
     h.store((A,), 0)
     h.checkers.on_entry_denied(A, LEDGER, EntryId(0))
@@ -250,6 +257,7 @@ GOOD: tuple[Play, ...] = (
     keep_or_lose_what_is_uncertain, find_what_was_under_way_later, settle_late, try_anew,
     try_anew_and_be_there_once, try_anew_around_others, decide_in_order,
     leave_the_order_of_concurrent_appends_open, close_and_go_on, leave_out_holes,
+    know_less_after_a_restart,
     end_with_a_control_entry_behind_a_hole,
     stop_at_an_absent_entry, acknowledge_by_answers_under_way, seal_again,
     lose_a_disk_after_the_fact, follow_the_lac, append_to_two_logs, prefer_and_degrade,

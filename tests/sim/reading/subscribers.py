@@ -139,7 +139,8 @@ class Subscriber:
         self.begin()
 
     def begin(self) -> None:
-        """Its proxy is up again."""
+        """Its proxy is up, for the first time or again."""
+        self._history.on_reader_restarted(self._number)
         self._task = self._proxy.loop.begin_task(self._run())
 
     def leave(self) -> None:
