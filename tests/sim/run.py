@@ -240,9 +240,9 @@ class Run:
             result = self._play()
             try:
                 self._tear_down()
-            except (Violation, AssertionError) as error:
+            except Exception as error:  # a finding as in the run itself
                 # What ends goes on from whatever was found: only the first finding counts.
-                found = f"at the end: {_format_violation(error)}"
+                found = f"at the end: {_format_finding(error)}"
                 result = replace(result, violation=result.violation or found)
             return result
 
@@ -269,12 +269,10 @@ class Run:
                 self.checkers.finish(complete, self.final_tokens, self._heads)
         except _Refused:
             pass
-        except (Violation, AssertionError) as error:
-            self.world.note("world", "violation", str(error))
-            violation = _format_violation(error)
         except Exception as error:  # a core that raises is a finding like any other
-            self.world.note("world", "error", repr(error))
-            violation = f"{error!r} at {_place_of(error)}"
+            is_judged = isinstance(error, Violation | AssertionError)
+            self.world.note("world", "violation" if is_judged else "error", str(error))
+            violation = _format_finding(error)
         finally:
             setattr(snapshots, _SNAPSHOTS, kept[0])
             setattr(retention, _LOOK_AGAIN, kept[1])
@@ -640,10 +638,13 @@ def _rule_of(log: LogConfig) -> PlacementRule:
     return PlacementRule(part.min_racks, part.min_regions, is_strict=part.placement == "strict")
 
 
-def _format_violation(error: Violation | AssertionError) -> str:
+def _format_finding(error: Exception) -> str:
+    """As a text: not every error travels between processes."""
     if isinstance(error, Violation):
         return str(error)
-    return f"assertion at {_place_of(error)}: {error}"
+    if isinstance(error, AssertionError):
+        return f"assertion at {_place_of(error)}: {error}"
+    return f"{error!r} at {_place_of(error)}"
 
 
 def _place_of(error: BaseException) -> str:

@@ -9,6 +9,7 @@ import pickle
 
 import pytest
 
+from duramen.errors import DuramenError
 from duramen.units import MS
 from tests.sim.run import Result, Run
 from tests.sim.segment_record import Violation
@@ -21,9 +22,17 @@ def test_a_violation_travels_between_processes() -> None:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(("first", "told"), [("D2: lost", "D2: lost"), (None, "at the end: O3: x")])
+@pytest.mark.parametrize(
+    ("first", "error", "told"),
+    [
+        ("D2: lost", Violation("O3", "x"), "D2: lost"),
+        (None, Violation("O3", "x"), "at the end: O3: x"),
+        (None, AssertionError("x"), "at the end: assertion at"),
+        (None, DuramenError("internal", "x"), "at the end: DuramenError('internal: x') at"),
+    ],
+)
 def test_what_ends_after_a_finding_does_not_replace_it(
-    first: str | None, told: str, monkeypatch: pytest.MonkeyPatch
+    first: str | None, error: Exception, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     play, tear_down = Run._play, Run._tear_down
 
@@ -34,7 +43,7 @@ def test_what_ends_after_a_finding_does_not_replace_it(
 
     def violate(run: Run) -> None:
         tear_down(run)
-        raise Violation("O3", "x")
+        raise error
 
     monkeypatch.setattr(Run, "_play", find)
     monkeypatch.setattr(Run, "_tear_down", violate)
