@@ -54,6 +54,8 @@ class World:
     """One sequencer, `s0`, with its control operations and its retention, and a clock."""
 
     def __init__(self) -> None:
+        self.clock_pace_ms = 0
+        """How much later it is at each look of retention at the clock."""
         self.tree = MemoryTree()
         self.store = MemoryStore(self.tree)
         self.now_ms = 0
@@ -68,8 +70,13 @@ class World:
         )
         self.control = Control(self.store, PATHS, life.by_name)
         self.retention = RetentionRounds(
-            self.link, self.host.looks_after, context.rng, now_unix_ms=lambda: self.now_ms
+            self.link, self.host.looks_after, context.rng, now_unix_ms=self._look_at_clock
         )
+
+    def _look_at_clock(self) -> int:
+        now_ms = self.now_ms
+        self.now_ms += self.clock_pace_ms
+        return now_ms
 
     async def ask(self, op: str, **fields: Any) -> dict[str, Any]:
         return await self.control.handle(json.dumps({"op": op, **fields}).encode())

@@ -403,17 +403,12 @@ def test_what_is_truncated_is_kept_from_the_change_on_and_not_from_the_look_befo
         log_id = await world.create({"retention": {"age": "2h", "truncated": "1h"}})
         await world.add_segments(log_id, 5, 3)
         world.now_ms = 2 * HOUR_MS
-        read_owner = world.link.read_owner
-
-        async def dawdle(wanted: LogId) -> Any:
-            world.now_ms += HOUR_MS // 2
-            return await read_owner(wanted)
-
-        world.link.read_owner = dawdle  # type: ignore[method-assign, assignment]
+        world.clock_pace_ms = HOUR_MS // 2
         await world.run_rounds(1)
-        assert (await world.log(log_id)).trim_seq_num == 8
-        world.link.read_owner = read_owner  # type: ignore[method-assign]
-        world.now_ms += HOUR_MS - 1
+        world.clock_pace_ms = 0
+        log = await world.log(log_id)
+        assert log.trim_seq_num == 8 and log.truncated_unix_ms == 2 * HOUR_MS + HOUR_MS // 2
+        world.now_ms = log.truncated_unix_ms + HOUR_MS - 1
         await world.run_rounds()
         assert (await world.log(log_id)).first_live_epoch == 1
         world.now_ms += 1

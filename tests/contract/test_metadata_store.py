@@ -7,7 +7,7 @@ What only the twin can show is tested at the end; what only ZooKeeper can (a ser
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 
 import pytest
 
@@ -16,7 +16,6 @@ from duramen.runtime.stores.metadata_store import (
     REQUEST_BYTES_MAX,
     Check,
     Conflict,
-    ConflictKind,
     Create,
     DeleteNode,
     MetadataStore,
@@ -30,6 +29,7 @@ from duramen.runtime.stores.metadata_store import (
 )
 from duramen.runtime.stores.zookeeper_store import ZooKeeperStore
 from tests.contract.conftest import OpenBench, Story, wait_reads
+from tests.request_order import RequestOrder
 from tests.zookeeper_fixture import run
 
 
@@ -344,26 +344,10 @@ def test_requests_are_carried_out_and_answered_in_their_order(open_bench: OpenBe
     async def scenario() -> None:
         async with open_bench() as bench:
             store, path = await bench.open_store(), f"{bench.root}/queue"
-            answers: list[tuple[int, object]] = []
-
-            async def note(number: int, request: Awaitable[object]) -> None:
-                try:
-                    answers.append((number, await request))
-                except Conflict as conflict:
-                    answers.append((number, conflict.kind))
-
-            requests: list[tuple[Awaitable[object], object]] = [(store.create(path, b""), 0)]
-            for version in range(12):
-                requests += [
-                    (store.get(path), Stored(b"", version, 0, 0)),
-                    (store.set(path, b"", version=version), version + 1),
-                    (store.children(path), ()),
-                    (store.get(path, Alarm()), Stored(b"", version + 1, 0, 0)),
-                    (store.set(path, b"", version=version), ConflictKind.BAD_VERSION),
-                    (store.sync(path), None),
-                ]
-            await asyncio.gather(*(note(n, request) for n, (request, _) in enumerate(requests)))
-            assert answers == [(n, expected) for n, (_, expected) in enumerate(requests)]
+            await store.create(path, b"")
+            order = RequestOrder(store, path)
+            await asyncio.gather(*order.requests)
+            order.check()
 
     run(scenario())
 

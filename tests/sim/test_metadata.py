@@ -5,13 +5,13 @@ Not here: what it does to nodes, sessions and watches, which production code mee
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
-from typing import Any
+from typing import cast
 
 import pytest
 
-from duramen.runtime.stores.metadata_store import Conflict, ConflictKind, Stored
+from duramen.runtime.stores.metadata_store import MetadataStore
 from duramen.units import MS, SECOND
+from tests.request_order import RequestOrder
 from tests.sim.metadata import Store, StoreSession
 from tests.sim.network import Network
 from tests.sim.options import draw_options
@@ -30,29 +30,12 @@ def test_requests_are_carried_out_and_answered_in_their_order(seed: int) -> None
     node.begin_life()
     session = StoreSession(store, node, lambda _: None, lambda: None)
     session.open()
-    answers: list[tuple[int, object]] = []
-
-    async def note(number: int, request: Coroutine[Any, Any, object]) -> None:
-        try:
-            answers.append((number, await request))
-        except Conflict as conflict:
-            answers.append((number, conflict.kind))
-
-    requests: list[tuple[Coroutine[Any, Any, object], object]] = []
-    for version in range(12):
-        requests += [
-            (session.get(_PATH), Stored(b"", version, 0, 0)),
-            (session.set(_PATH, b"", version=version), version + 1),
-            (session.children(_PATH), ()),
-            (session.get(_PATH), Stored(b"", version + 1, 0, 0)),
-            (session.set(_PATH, b"", version=version), ConflictKind.BAD_VERSION),
-            (session.sync(_PATH), None),
-        ]
+    order = RequestOrder(cast(MetadataStore, session), _PATH)
 
     def ask() -> None:
-        for number, (request, _) in enumerate(requests):
-            node.loop.run_task(note(number, request))
+        for request in order.requests:
+            node.loop.run_task(request)
 
     node.run(node.life, ask)
     world.advance(10 * SECOND)
-    assert answers == [(n, expected) for n, (_, expected) in enumerate(requests)]
+    order.check()

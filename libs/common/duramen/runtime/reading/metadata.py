@@ -30,10 +30,7 @@ from duramen.errors import DuramenError
 from duramen.ids import NOTHING, EntryId, Epoch, LogId
 from duramen.limits import METADATA_AGE_MAX_US
 from duramen.runtime.shared_tasks import take_failure
-from duramen.runtime.stores.metadata_store import (
-    MetadataError,
-    MetadataStore,
-)
+from duramen.runtime.stores.metadata_store import MetadataError, MetadataStore
 from duramen.units import SECOND
 from duramen.wire.metadata_json import (
     MetadataJsonError,

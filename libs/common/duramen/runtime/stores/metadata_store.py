@@ -147,8 +147,9 @@ class MetadataStore(Protocol):
 
     Requests are carried out, and answered, in the order in which they were made, also where callers
     do not wait for one another; so what is read never steps back, nor behind what this store has
-    written, over its sessions too. Only "no answer" may come out of turn. (A call of several
-    requests, which `make_parents` and a watch for a missing node are, counts as its last one.)
+    written, over its sessions too. Out of turn come refusals of what was never sent, and "no
+    answer": a write of unknown fate may be applied later. (A call of several requests, which
+    `make_parents` and a watch for a missing node are, counts as its last one.)
 
     A call that is cancelled is one whose outcome is unknown. A watch is armed only if the call
     that sets it returns; it is called once: after the change, when the connection was lost
