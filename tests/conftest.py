@@ -21,7 +21,6 @@ from tests.requirements import (
     pytest_terminal_summary,
 )
 from tests.scheduling import (
-    keep_ports_apart,
     pytest_xdist_auto_num_workers,
     pytest_xdist_make_scheduler,
 )
@@ -39,7 +38,6 @@ __all__ = [
 ]
 
 examples.load_profile()
-keep_ports_apart()
 
 EXIT_WITHIN_S = 60
 

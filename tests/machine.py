@@ -3,7 +3,8 @@
 `tests.scheduling` keeps the workers of one run apart. CI tests on Kubernetes beside `make test`,
 and people test in several checkouts: so each process that runs tests holds a lock in the user's
 cache folder, a shared one, and for tests that are marked `quiet` the whole. It waits for that
-outside of any test's time-out. Loaded by `tests/conftest.py`.
+outside of any test's time-out. Such a process picks free ports of its own too (`tests/ports.py`).
+Loaded by `tests/conftest.py`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Final
 import pytest
 
 from tests.cache import cache_root
+from tests.ports import keep_ports_apart
 
 LOCK_NAME: Final = "machine.lock"
 
@@ -58,6 +60,7 @@ class MachineLock:
 def pytest_runtestloop(session: pytest.Session) -> None:
     """Share the machine from the first test on; who only spreads tests over workers runs none."""
     if hasattr(session.config, "workerinput") or not session.config.getoption("numprocesses"):
+        keep_ports_apart()
         lock = MachineLock(cache_root() / LOCK_NAME)
         session.config.stash[_LOCK] = lock
         session.config.add_cleanup(lock.release)

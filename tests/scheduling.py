@@ -27,8 +27,6 @@ from xdist.remote import Producer
 from xdist.scheduler.loadfile import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
-from duramen.cluster.layout import FREE_PORTS_VARIABLE, find_port_range
-
 ROOT: Final = Path(__file__).resolve().parents[1]
 WAITING_WORKERS: Final = 1
 """Workers more than processors."""
@@ -36,31 +34,12 @@ WAITING_WORKERS: Final = 1
 WORKER_BYTES: Final = 3 << 29
 """1.5 GiB: what a worker has imported, a local cluster of 0.5 GB, Spark in one of four."""
 
-WORKERS_MORE: Final = 2
-"""Workers that take the place of some that died have names, and so ports, of their own."""
-
 SHARED_FIXTURE: Final = "shared_cluster"
 
 QUIET_SUFFIX: Final = "::quiet"
 """Behind the name of a file: the tests of it that are marked so."""
 
 _RANKED_MARKS: Final = ("long", "process", "zookeeper")
-
-
-def keep_ports_apart() -> None:
-    """In a worker: pick free ports where no other worker does.
-
-    A port is picked some seconds before its process listens; of two clusters that start at the same
-    moment one would find it taken, time and again.
-    """
-    worker = os.environ.get("PYTEST_XDIST_WORKER", "")
-    if not worker or FREE_PORTS_VARIABLE in os.environ:
-        return
-    count, index = int(os.environ["PYTEST_XDIST_WORKER_COUNT"]), int(worker.removeprefix("gw"))
-    ports = find_port_range()
-    share = len(ports) // (count + WORKERS_MORE)
-    first = ports[(index % (count + WORKERS_MORE)) * share]
-    os.environ[FREE_PORTS_VARIABLE] = f"{first}-{first + share - 1}"
 
 
 @pytest.hookimpl

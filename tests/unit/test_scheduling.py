@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from duramen.cluster.layout import FREE_PORTS_VARIABLE, find_port_range
 from tests import scheduling
 from tests.scheduling import QuietLast
 
@@ -201,21 +200,3 @@ def test_quiet_tests_are_those_that_are_marked_or_whose_file_is() -> None:
     assert partly is not None
     assert "test_every_log_of_a_killed_sequencer_takes_appends_again" in partly
     assert "test_one_log_is_handed_over_and_back_under_load" not in partly
-
-
-def test_workers_pick_ports_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(FREE_PORTS_VARIABLE, raising=False)
-    whole, found = find_port_range(), []
-    monkeypatch.setenv("PYTEST_XDIST_WORKER_COUNT", "6")
-    for index in range(8):
-        monkeypatch.delenv(FREE_PORTS_VARIABLE, raising=False)
-        monkeypatch.setenv("PYTEST_XDIST_WORKER", f"gw{index}")
-        scheduling.keep_ports_apart()
-        found.append(find_port_range())
-    taken = [port for ports in found for port in ports]
-    assert len(taken) == len(set(taken)) <= len(whole) and min(map(len, found)) > 1_000
-    assert min(taken) == whole.start and max(taken) < whole.stop
-    monkeypatch.delenv("PYTEST_XDIST_WORKER")
-    monkeypatch.delenv(FREE_PORTS_VARIABLE)
-    scheduling.keep_ports_apart()
-    assert find_port_range() == whole

@@ -24,6 +24,7 @@ from types import FrameType
 
 from tests.kubernetes.cluster import binaries, inside, real_nodes
 from tests.kubernetes.cluster.control_plane import LOOPBACK, ControlPlane, StartError, Tier
+from tests.ports import keep_ports_apart
 
 _INSIDE = "DURAMEN_KUBERNETES_INSIDE"
 _UNSHARE = "unshare --net --mount --pid --fork --kill-child=KILL --mount-proc"
@@ -51,6 +52,7 @@ def main() -> int:
         if is_nodes and _INSIDE not in os.environ:
             return _start_inside(folder)
         signal.signal(signal.SIGTERM, _end)
+        keep_ports_apart()
         return _run(folder, options.tier, options.nodes, options.images, command)
     except StartError as error:
         sys.stderr.write(f"{error}\n")

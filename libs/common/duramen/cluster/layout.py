@@ -17,6 +17,7 @@ Pure but for `is_free_port` and `pick_free_port`. Called by the supervisor.
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import re
@@ -47,6 +48,8 @@ FIRST_FREE_PORT: Final = 10_000
 
 _EPHEMERAL_RANGE: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _PORT_TRIES_MAX: Final = 1000
+# Begins anywhere: clusters that start at the same moment are seldom at the same port.
+_port_turns: Final = itertools.count(random.randrange(65_536))
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
@@ -143,12 +146,15 @@ def is_free_port(port: int) -> bool:
 def pick_free_port() -> int:
     """A port of loopback that is free now and is never given to an outgoing connection.
 
+    A process is given each port of its range once before it is given one again: what was picked
+    is free until its process listens.
+
     Raises:
         LayoutError: none was found, or DURAMEN_FREE_PORTS is no range of ports.
     """
     ports = find_port_range()
     for _ in range(_PORT_TRIES_MAX):
-        port = random.choice(ports)
+        port = ports[next(_port_turns) % len(ports)]
         if is_free_port(port):
             return port
     raise LayoutError(f"no free port from {ports[0]} to {ports[-1]} was found on loopback")
