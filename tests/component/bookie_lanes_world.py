@@ -10,11 +10,13 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, cast
 
+from duramen.core.placement.node_states import NodeStates
 from duramen.core.sequencer.effects import SendAdd, StoredEntry
 from duramen.core.status import BookieStatus
 from duramen.ids import NOTHING, BookieId, EntryId, Epoch, Incarnation, LogId, Member, ledger_of
 from duramen.runtime.http_client import OverloadedError
 from duramen.runtime.sequencer.bookie_lanes import BookieLanes
+from duramen.runtime.sequencer.node_watch import NodeWatch
 from duramen.units import MS
 from duramen.wire import bookie_calls as calls
 
@@ -105,7 +107,9 @@ class World:
 
     def __init__(self) -> None:
         self.client = FakeClient()
-        self.lanes = BookieLanes(cast(Any, self.client), lambda _bookie: "http://b0")
+        self.lanes = BookieLanes(
+            cast(Any, self.client), lambda _bookie: "http://b0", NodeWatch(NodeStates())
+        )
         self.sink = Sink()
 
     def add(

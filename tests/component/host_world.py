@@ -16,6 +16,7 @@ from typing import Any, cast
 
 from duramen.config import LogConfig
 from duramen.core.placement import Candidate
+from duramen.core.placement.node_states import NodeStates
 from duramen.core.sequencer.context import SequencerContext
 from duramen.core.sequencer.effects import SendAdd, SendLac, SendRecoveryRead, SendSeal
 from duramen.core.sequencer.transmit import QueuedAppend
@@ -24,6 +25,7 @@ from duramen.ids import NOTHING, BookieId, Epoch, Incarnation, LogId, Member, Se
 from duramen.runtime.registry import Roster
 from duramen.runtime.sequencer.log_driver import now_us
 from duramen.runtime.sequencer.metadata_link import MetadataLink
+from duramen.runtime.sequencer.node_watch import NodeWatch
 from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
 from duramen.units import SECOND
 from duramen.wire.bookie_calls import Marks
@@ -48,6 +50,7 @@ class Lanes:
     """A bookie that does everything at once, in the place of `BookieLanes`."""
 
     def __init__(self) -> None:
+        self.watch = NodeWatch(NodeStates())
         self.seal_count = 0
         self.is_silent = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -110,7 +113,8 @@ class HostWorld:
 
     async def add_log(self, log_id: LogId, name: str = "log", **changes: Any) -> None:
         """A log without epochs."""
-        log = replace(make_log(), log_id=log_id, name=name, config=CONFIG, **changes)
+        changes = {"config": CONFIG, **changes}
+        log = replace(make_log(), log_id=log_id, name=name, **changes)
         await self.setup.create(PATHS.log(log_id), encode_log(log), make_parents=True)
         await self.setup.create(PATHS.segments(log_id), b"", make_parents=True)
 

@@ -34,6 +34,7 @@ from duramen.runtime.http_client import PeerClient
 from duramen.runtime.registry import Roster
 from duramen.runtime.sequencer.bookie_lanes import BookieLanes
 from duramen.runtime.sequencer.metadata_link import MetadataLink
+from duramen.runtime.sequencer.node_watch import NodeWatch
 from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
 from duramen.units import HOUR, MS
 from duramen.wire.metadata_json import Paths, encode_log, encode_node, read_log, read_node
@@ -63,7 +64,7 @@ class World:
         context = SequencerContext(sequencer_id, random.Random(1), lambda *_, **__: b"")
         self.client, self.sequencers = PeerClient(), Roster(self.store, PATHS.sequencers)
         self.link = MetadataLink(self.store, PATHS, sequencer_id, "http://s0")
-        lanes = BookieLanes(self.client, lambda _: None)
+        lanes = BookieLanes(self.client, lambda _: None, NodeWatch(context.nodes))
         self.host = LogHost(sequencer_id, context, lanes, self.link, self.sequencers)
         life = LifeOperations(
             self.host, self.link, Boundaries(self.link, lanes), now_unix_ms=lambda: self.now_ms

@@ -24,6 +24,7 @@ from duramen.runtime.registry import Roster
 from duramen.runtime.sequencer.bookie_lanes import BookieLanes
 from duramen.runtime.sequencer.maintenance import Maintenance
 from duramen.runtime.sequencer.metadata_link import MetadataLink
+from duramen.runtime.sequencer.node_watch import NodeWatch
 from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
 from duramen.runtime.stores.metadata_store import OutcomeUnknown
 from duramen.wire.metadata_json import Paths, encode_log, encode_node, read_log
@@ -72,7 +73,7 @@ class World:
         name = SequencerId("s0")
         context = SequencerContext(name, random.Random(1), lambda *_, **__: b"")
         link = MetadataLink(self.store, PATHS, name, "http://s0")
-        lanes = BookieLanes(self.client, lambda _: None)
+        lanes = BookieLanes(self.client, lambda _: None, NodeWatch(context.nodes))
         self.host = LogHost(name, context, lanes, link, self.sequencers)
         self.changes = LogChanges(self.store, PATHS, self.host, cast(PeerClient, self.peers))
 

@@ -23,6 +23,7 @@ from duramen.runtime.http_client import PeerClient
 from duramen.runtime.registry import Roster
 from duramen.runtime.sequencer.bookie_lanes import BookieLanes
 from duramen.runtime.sequencer.metadata_link import MetadataLink
+from duramen.runtime.sequencer.node_watch import NodeWatch
 from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
 from duramen.wire.metadata_json import Paths, encode_log, encode_node, encode_segment
 from duramen_sequencer.log_host import LogHost
@@ -55,7 +56,11 @@ async def hosted(name: str, owner: str | None) -> AsyncIterator[LogHost]:
         left_by = MetadataLink(store, PATHS, SequencerId(owner), f"http://{owner}")
         await left_by.keep_owner(LOG_ID, Epoch(1))
     host = LogHost(
-        SequencerId(name), context, BookieLanes(client, lambda _: None), link, sequencers
+        SequencerId(name),
+        context,
+        BookieLanes(client, lambda _: None, NodeWatch(context.nodes)),
+        link,
+        sequencers,
     )
     await sequencers.start()
     host.start()

@@ -17,6 +17,7 @@ import pytest
 
 from duramen.config import parse_log_config
 from duramen.core.log_node import LogNode, TrimPoint
+from duramen.core.placement.node_states import NodeStates
 from duramen.errors import DuramenError
 from duramen.ids import (
     BookieId,
@@ -30,6 +31,7 @@ from duramen.ids import (
 from duramen.runtime.http_client import PeerClient
 from duramen.runtime.sequencer.bookie_lanes import BookieLanes
 from duramen.runtime.sequencer.metadata_link import MetadataLink
+from duramen.runtime.sequencer.node_watch import NodeWatch
 from duramen.runtime.stores.metadata_store import SessionState
 from duramen.texts import parse_position
 from duramen.units import MIB
@@ -54,7 +56,9 @@ async def finding(source: readproxy_world.World) -> AsyncIterator[Find]:
     urls = {name: f"http://127.0.0.1:{source.bookies[BookieId(name)].server.port}"
             for name in NAMES}  # fmt: skip
     link = MetadataLink(source.store, PATHS, SequencerId("s0"), "http://s0")
-    boundaries = Boundaries(link, BookieLanes(client, lambda bookie: urls[bookie]))
+    boundaries = Boundaries(
+        link, BookieLanes(client, lambda bookie: urls[bookie], NodeWatch(NodeStates()))
+    )
     end = TrimPoint(lsn_of(Epoch(3), EntryId(3)), 0, 31)
     extent = Extent(source.log, 0, end, 5, source.segment)
 

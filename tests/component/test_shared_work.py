@@ -16,6 +16,7 @@ from typing import Any, cast
 import pytest
 
 from duramen.client.bulk_append import BatchSource, BulkAppender
+from duramen.core.placement.node_states import NodeStates
 from duramen.core.reading.effects import SendRead
 from duramen.errors import DuramenError
 from duramen.ids import BookieId, EntryId, Epoch, Incarnation, LedgerId, LogId, Member
@@ -23,6 +24,7 @@ from duramen.runtime.reading.bookies import Bookies, RangeFetcher
 from duramen.runtime.reading.cache import EntryCache
 from duramen.runtime.reading.metadata import LogFollower
 from duramen.runtime.sequencer.bookie_lanes import BookieLanes
+from duramen.runtime.sequencer.node_watch import NodeWatch
 from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
 from duramen.wire.metadata_json import Paths
 from duramen_bookie.upkeep.pacing import run_in_thread
@@ -162,7 +164,7 @@ def test_the_batch_behind_one_that_failed(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_lanes_that_stop_end_what_is_under_way_and_begin_nothing() -> None:
     async def scenario() -> None:
-        lanes = BookieLanes(cast("Any", None), lambda _: None)
+        lanes = BookieLanes(cast("Any", None), lambda _: None, NodeWatch(NodeStates()))
         gate = Gate(RuntimeError("never"))
         lanes.spawn(gate.fail())
         await gate.begun.wait()

@@ -23,7 +23,7 @@ from uuid import UUID
 
 from duramen.ids import Incarnation
 from duramen.runtime.reading import bookies, cold_reads, log_reader, tail
-from duramen.runtime.sequencer import bookie_lanes, history, log_driver
+from duramen.runtime.sequencer import bookie_lanes, history, log_driver, node_watch
 from duramen.units import SECOND
 from duramen.wire import bookie_calls
 from duramen_bookie import handlers, identity, storage
@@ -203,7 +203,8 @@ def _list_bindings(world: World, seed: int) -> list[_Binding]:
     return [
         *(_Binding(m, "now_us", now_us) for m in (auditor, worker, readings, operations)),
         *(_Binding(m, "now_us", now_us) for m in _list_timed()),
-        _Binding(bookie_lanes, "_read_clock_us", now_us),
+        *(_Binding(m, "_read_clock_us", now_us) for m in (bookie_lanes, node_watch)),
+        _Binding(node_watch, "LISTED", _Silence()),
         _Binding(bookie_lanes, "calls", damaging),
         *(_Binding(m, "calls", frames) for m in (history, boundaries)),
         _Binding(reaching, "_QUESTION", question),

@@ -21,6 +21,7 @@ from typing import Any, Final, cast
 from duramen.core.duty import Duty
 from duramen.core.log_node import Ending
 from duramen.core.placement import Candidate
+from duramen.core.placement.node_states import Listing, NodeStates
 from duramen.core.placement.roster import choose_candidates, read_rows
 from duramen.core.quorum import Quorum
 from duramen.core.sequencer.context import SequencerContext
@@ -36,6 +37,7 @@ from duramen.ids import (
 from duramen.runtime.http_client import PeerClient
 from duramen.runtime.sequencer.bookie_lanes import BookieLanes
 from duramen.runtime.sequencer.log_driver import LogDriver
+from duramen.runtime.sequencer.node_watch import NodeWatch
 from duramen.runtime.stores.metadata_store import MetadataError, SessionState
 from duramen.units import MS, SECOND
 from duramen.wire.control_record import encode_control
@@ -58,6 +60,18 @@ from tests.sim.watched_driver import WatchedDriver, Watcher
 from tests.sim.world import Node, World
 
 _RETENTION_US: Final = (SECOND, 4 * SECOND)
+
+
+class _CountedNodes(NodeStates):
+    """The lists of bookies of one life, counted."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._world = world
+
+    def _put(self, member: Member, listing: Listing) -> frozenset[Member]:
+        self._world.counts[f"bookie listed: {listing.reason.value}"] += 1
+        return super()._put(member, listing)
 
 
 class SequencerNode(Node):
@@ -125,11 +139,12 @@ class SequencerNode(Node):
         self.context = SequencerContext(
             self.sequencer_id, random.Random(self.world.rng.getrandbits(64)), _encode,
             encode_control=encode_control, unix_offset_us=self._clock_offset_us,
+            nodes=_CountedNodes(self.world),
         )  # fmt: skip
         self._seen = set()
         bookies = cast(PeerClient, SimPeers(self._network, self, self._bookies))
         peers = cast(PeerClient, SimPeers(self._network, self, self._peers))
-        self.lanes = BookieLanes(bookies, self._find_url)
+        self.lanes = BookieLanes(bookies, self._find_url, NodeWatch(self.context.nodes))
         probes = SimProbes(self._network, self, self._peers)
         self.host = SimHost(self, self.lanes, self._roster, probes)
         self._frames = AppendFrames(self.host)
@@ -370,6 +385,7 @@ class SequencerNode(Node):
     def validate(self) -> None:
         for driver in self.drivers.values():
             cast(WatchedDriver, driver).validate()
+        self.context.nodes.validate()
 
 
 def _encode(  # noqa: PLR0917 - the shape of `EncodeEntry`

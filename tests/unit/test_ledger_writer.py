@@ -313,6 +313,61 @@ def test_a_suspended_member_is_replaced_when_another_bookie_comes() -> None:
     assert ensemble(proposal) == ["b0", "b1", "b3"]
 
 
+# --- R27 -----------------------------------------------------------------------------------------
+
+
+def test_r27_a_member_that_another_log_found_silent_is_replaced_while_a_copy_is_under_way() -> None:
+    driver = Driver("b3")
+    driver.add()
+    driver.ok(0, "b0", "b1")  # the copy of b2 is owed
+    driver.shun("b2")
+    token, proposal = driver.proposed()
+    assert ensemble(proposal) == ["b0", "b1", "b3"]
+    driver.outcome(token, CommitOutcome.APPLIED)
+    assert driver.writer.suspended == []
+
+
+def test_r27_who_waits_for_nothing_of_it_replaces_it_with_the_next_entry() -> None:
+    driver = Driver("b3")
+    driver.shun("b2")
+    assert driver.take(fx.Commit) == []
+    driver.take(fx.SendAdd)
+    driver.add()
+    assert driver.sent() == [], "R6: not while the ensemble changes"
+    token, proposal = driver.proposed()
+    assert ensemble(proposal) == ["b0", "b1", "b3"]
+    driver.outcome(token, CommitOutcome.APPLIED)
+    assert driver.sent() == [("b0", 0), ("b1", 0), ("b3", 0)]
+
+
+def test_r27_nobody_is_left_for_somebody_who_is_silent_too() -> None:
+    driver = Driver("b3")
+    driver.add()
+    driver.sent()
+    driver.shun("b2", "b3")
+    assert driver.take(fx.Commit) == [] and driver.writer.suspended == []
+    assert driver.ok(0, "b0", "b2") == [0]
+
+
+def test_r27_of_two_that_are_silent_one_stays_where_one_bookie_is_left() -> None:
+    driver = Driver("b3")
+    driver.add()
+    driver.shun("b1", "b2")
+    _, proposal = driver.proposed()
+    left = {"b1", "b2"} - set(ensemble(proposal))
+    assert len(left) == 1 and "b3" in ensemble(proposal)
+    assert [m.bookie for m in driver.writer.suspended] == list(left)
+
+
+def test_r27_nothing_is_replaced_while_the_segment_is_held() -> None:
+    driver = Driver("b3")
+    driver.add()
+    driver.ok(0, "b0", "b1")
+    driver.writer.hold()
+    driver.shun("b2")
+    assert driver.take(fx.Commit) == [] and driver.writer.suspended == []
+
+
 @pytest.mark.parametrize(
     "status", [BookieStatus.READ_ONLY, BookieStatus.GONE, BookieStatus.OVERLOADED]
 )

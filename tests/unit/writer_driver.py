@@ -45,6 +45,7 @@ class Driver:
         self.now_us = 0
         self.outbox: list[fx.Effect] = []
         self.candidates = [Candidate(member(name), "r", name) for name in spare]
+        self.shunned: set[Member] = set()
         self.owed_by_all = 0
         names = [f"b{i}" for i in range(quorum.ensemble_size)]
         self.segment = Segment(
@@ -63,6 +64,7 @@ class Driver:
             rng=random.Random(7),
             locations=dict,
             candidates=lambda: self.candidates,
+            shunned=lambda: self.shunned,
             owed_by_all=lambda: self.owed_by_all,
         )
         self.writer = LedgerWriter(
@@ -73,6 +75,12 @@ class Driver:
             owed_bytes_max=owed_bytes_max,
             ports=ports,
         )
+
+    def shun(self, *names: str) -> None:
+        """Other logs found these silent."""
+        self.shunned = {member(name) for name in names}
+        self.writer.on_shunned(self.now_us)
+        self.writer.validate()
 
     def add(self, count: int = 1) -> None:
         for _ in range(count):

@@ -107,6 +107,7 @@ class LogHost:
         self.sequencer_id = sequencer_id
         self._context = context
         self._lanes = lanes
+        lanes.watch.on_shunned = self._on_shunned
         self._link = link
         self._routing: dict[LogId, _Held] = {}
         self._leaving: dict[LogId, _Held] = {}
@@ -347,6 +348,10 @@ class LogHost:
         """Tell every log that bookies came, went or came back."""
         for driver in list(self.drivers.values()):
             driver.on_bookies_changed()
+
+    def _on_shunned(self) -> None:
+        for driver in list(self.drivers.values()):
+            driver.on_shunned()
 
     def on_session(self, state: SessionState) -> None:
         """The metadata session changed: put owner nodes back when there is a new one."""

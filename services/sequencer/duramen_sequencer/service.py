@@ -28,6 +28,7 @@ from duramen.runtime.role import ServiceOptions, StartRefusedError
 from duramen.runtime.sequencer.bookie_lanes import BookieLanes
 from duramen.runtime.sequencer.maintenance import Maintenance
 from duramen.runtime.sequencer.metadata_link import MetadataLink
+from duramen.runtime.sequencer.node_watch import NodeWatch
 from duramen.runtime.sequencer.process import make_context
 from duramen.runtime.sequencer.surveyor import Surveyor
 from duramen.runtime.stores.metadata_store import MetadataStore, Rejected, SessionState
@@ -78,7 +79,8 @@ class SequencerService:
             steady_after_us=options.bookie_steady_after_us,
         )
         self._sequencers = Roster(store, self._paths.sequencers, self._on_sequencers_changed)
-        lanes = BookieLanes(self._client, self._surveyor.urls.get)
+        watch = NodeWatch(self._context.nodes)
+        lanes = BookieLanes(self._client, self._surveyor.urls.get, watch)
         own_id = self._context.sequencer_id
         link = MetadataLink(store, self._paths, own_id, data_url)
         self.host = LogHost(own_id, self._context, lanes, link, self._sequencers)

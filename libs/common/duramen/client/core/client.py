@@ -75,6 +75,7 @@ class CoreClient:
         self._owning = make_owning(
             self._store, self._paths, self.writer_id, self._client, self._find_url
         )
+        self._owning.lanes.watch.on_shunned = self._on_shunned
         self._surveyor = Surveyor(
             self._store, self._paths, self._owning.context, self._on_bookies_changed
         )
@@ -209,6 +210,10 @@ class CoreClient:
         leaving = frozenset(row.bookie for row in rows if not row.duty.takes_new_ledgers)
         for log in list(self._open_logs.values()):
             log.on_bookies_changed(leaving)
+
+    def _on_shunned(self) -> None:
+        for log in list(self._open_logs.values()):
+            log.on_shunned()
 
     def _on_maintenance(self, is_suspended: bool) -> None:
         self._owning.context.is_rolling_suspended = is_suspended

@@ -412,6 +412,11 @@ class OwnedLog(ReadLog):
                 self._driver.core.request_roll()
         self._driver.on_bookies_changed()
 
+    def on_shunned(self) -> None:
+        """Other logs of the process found bookies silent or full."""
+        if self._driver is not None:
+            self._driver.on_shunned()
+
     # --- the end ---------------------------------------------------------------------------------
 
     def _find_reason(self) -> DuramenError:

@@ -25,6 +25,7 @@ from duramen.runtime.reading.positioning.positions import Positions
 from duramen.runtime.reading.tail import TailFinder
 from duramen.runtime.sequencer.bookie_lanes import BookieLanes
 from duramen.runtime.sequencer.metadata_link import MetadataLink
+from duramen.runtime.sequencer.node_watch import NodeWatch
 from duramen.runtime.sequencer.process import make_context
 from duramen.runtime.sequencer.story import Stories
 from duramen.runtime.stores.metadata_store import MetadataStore
@@ -68,7 +69,8 @@ def make_owning(
     context = make_context(writer_id)
     context.holds_logs = True
     link = MetadataLink(store, paths, context.sequencer_id, EMBEDDED_URL)
-    return Owning(context, BookieLanes(client, find_url), link, Stories())
+    lanes = BookieLanes(client, find_url, NodeWatch(context.nodes))
+    return Owning(context, lanes, link, Stories())
 
 
 def make_reading(

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from duramen.core.placement import Candidate
+from duramen.core.placement.node_states import NodeStates
 from duramen.core.segment import Totals
 from duramen.core.sequencer.effects import Effect
 from duramen.core.sequencer.exactly_once.stamps import ControlRecord
@@ -55,6 +56,9 @@ class SequencerContext:
     unix_offset_us: int = 0
     """Unix time = the driver's monotonic time + this; shown, and compared in days alone."""
     candidates: Sequence[Candidate] = ()
+    """Bookies that take new data, as they say."""
+    nodes: NodeStates = field(default_factory=NodeStates)
+    """Who of them is silent or refuses it, as the logs of this process found."""
     locations: Mapping[Member, Candidate] | None = None
     owed_bytes: int = 0
     """What all logs keep in memory for members that missed it (R9)."""
@@ -66,6 +70,10 @@ class SequencerContext:
     is its log's one writer until it says otherwise)."""
     rolls: RollQueue = field(default_factory=RollQueue)
     encode_control: Callable[[ControlRecord], bytes] = _refuse_control
+
+    def list_candidates(self) -> Sequence[Candidate]:
+        """The candidates; who is listed comes last in a choice (R27)."""
+        return self.nodes.mark(self.candidates)
 
     def new_nonce(self) -> str:
         """A nonce that nobody else will ever draw."""
@@ -86,6 +94,8 @@ class Ports:
     rng: random.Random
     locations: Callable[[], Mapping[Member, Candidate]]
     candidates: Callable[[], Sequence[Candidate]]
+    shunned: Callable[[], Collection[Member]] = tuple
+    """Members that writers leave (R27)."""
     may_change_ensemble: Callable[[], bool] = lambda: True
     owed_by_all: Callable[[], int] = lambda: 0
     """Bytes that all logs of the process keep for members that missed them."""
@@ -99,7 +109,8 @@ def make_ports(context: SequencerContext, put: Callable[[Effect], None]) -> Port
         new_nonce=context.new_nonce,
         rng=context.rng,
         locations=lambda: context.locations or {},
-        candidates=lambda: context.candidates,
+        candidates=context.list_candidates,
+        shunned=lambda: context.nodes.shunned,
         may_change_ensemble=lambda: not context.is_rolling_suspended,
         owed_by_all=lambda: context.owed_bytes,
     )

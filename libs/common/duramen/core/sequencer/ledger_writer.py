@@ -25,7 +25,7 @@ from duramen.core.segment import Segment, SegmentState, Totals
 from duramen.core.sequencer.context import Ports
 from duramen.core.sequencer.effects import CommitOutcome, LogView, PersistOwed
 from duramen.core.sequencer.writing.ack_round import AckRound
-from duramen.core.sequencer.writing.delivery import Delivery
+from duramen.core.sequencer.writing.delivery import Delivery, misses_any
 from duramen.core.sequencer.writing.ensemble_change import ChangeEnd, EnsembleChange, StoredSegment
 from duramen.core.sequencer.writing.owed_copies import OwedCopies
 from duramen.core.sequencer.writing.visible_tail import VisibleTail
@@ -81,6 +81,7 @@ class LedgerWriter:
         self.wants_roll = False
         """An `out_of_order` segment lost a member: it rolls instead of changing its ensemble."""
 
+        self._ports = ports
         self._window = EntryWindow()
         self._owed = OwedCopies(owed_bytes_max, ports)
         self._delivery = Delivery(ports)
@@ -212,6 +213,7 @@ class LedgerWriter:
         has_records = totals.record_count > self._window.totals.record_count
         entry = self._window.push(payload, totals)
         self._tail.note_push(entry.entry, self._window.lac, has_records=has_records)
+        self.on_shunned(now_us)
         if self.state is WriterState.OPEN:
             self._delivery.send(entry, self.segment, self._window.lac)
         return entry.entry
@@ -288,6 +290,28 @@ class LedgerWriter:
         """Other bookies are available: a suspended member may be replaced or probed at once."""
         self._delivery.hasten(now_us)
         self.on_timer(now_us)
+
+    def on_shunned(self, now_us: int) -> None:
+        """Replace whom other logs found silent or full, if a copy for it is under way (R27).
+
+        Only by somebody who is not: while there is nobody, this log asks for itself.
+        """
+        shunned = self._ports.shunned()
+        if not shunned or self.state is not WriterState.OPEN:
+            return
+        segment, absent = self.segment, self._delivery.absent
+        leaving = [
+            member
+            for member in segment.last_fragment.ensemble
+            if member in shunned and member not in absent
+            if misses_any(member, segment, self._window, self._owed)
+        ]
+        if not leaving:
+            return
+        for member in self._change.list_replaceable(segment, absent, leaving):
+            self._delivery.note_failure(member, segment, now_us)
+        if self.suspended:
+            self._propose()
 
     def persist_owed(self) -> None:
         """Record everything that is still owed, before the segment is closed."""

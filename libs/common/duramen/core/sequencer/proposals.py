@@ -142,7 +142,7 @@ def propose_claim(view: LogView, segment: Segment, claimant: SequencerId) -> Pro
 
 def propose_new_epoch(view: LogView, context: SequencerContext, now_us: int) -> Proposal | str:
     """A claim of the log's next epoch, or why no ensemble can be placed."""
-    choice = choose_segment(view.log, context.candidates, context.rng)
+    choice = choose_segment(view.log, context.list_candidates(), context.rng)
     if choice is None:
         return refuse_segment(view.log, context.candidates)
     nonce, unix_ms = context.new_nonce(), context.unix_ms(now_us)

@@ -259,6 +259,12 @@ class LogDriver:
         self.flush()
 
     @stops_at_faults
+    def on_shunned(self) -> None:
+        """Other logs of the process found bookies silent or full."""
+        self.core.on_shunned(now_us())
+        self.flush()
+
+    @stops_at_faults
     def flush(self) -> None:
         """End a batch of events: make entries, act on every effect, set the next timer."""
         self.core.pump(now_us())

@@ -163,6 +163,11 @@ class OpenEpoch:
         else:
             self._changes.rest()
 
+    def on_shunned(self, now_us: int) -> Outcome | None:
+        """Other logs found bookies silent or full."""
+        self.writer.on_shunned(now_us)
+        return self.follow_writer(now_us)
+
     def configure(self, config: LogConfig) -> None:
         """The log's configuration holds at once where it can, else after a roll."""
         self._end.configure(config)

@@ -81,7 +81,7 @@ class SegmentEnd:
         self._made_with = made_with
         self._policy = policy
         self._context = context
-        self._following = choose_segment(log, context.candidates, context.rng)
+        self._following = choose_segment(log, context.list_candidates(), context.rng)
         self._has_asked = False
         """Whether the log may have a place in the queue of rolls."""
         self._drain_end_us = 0
@@ -219,7 +219,7 @@ class SegmentEnd:
         return choice is not None and choice.quorum.ensemble_size > size
 
     def _choose(self, log: LogNode) -> PlacementChoice | None:
-        candidates = self._context.candidates
+        candidates = self._context.list_candidates()
         if self._following is None or not self._following.fits(log, candidates):
             self._following = choose_segment(log, candidates, self._context.rng)
         return self._following

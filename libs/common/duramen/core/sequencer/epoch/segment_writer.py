@@ -178,6 +178,9 @@ class SegmentWriter(Protocol):
     def on_bookies_changed(self, now_us: int) -> None:
         """Bookies came, went or came back."""
 
+    def on_shunned(self, now_us: int) -> None:
+        """The context's lists have more members that writers leave (R27)."""
+
     def on_timer(self, now_us: int) -> None:
         """Time has passed."""
 

@@ -118,6 +118,11 @@ class Delivery:
         self._ports.put(SendAdd(member, segment.ledger_id, entry.entry, lac, entry.payload))
 
 
+def misses_any(member: Member, segment: Segment, window: EntryWindow, owed: OwedCopies) -> bool:
+    """Whether a copy for the member is under way, or still to be sent."""
+    return next(_list_missed(member, segment, window, owed), None) is not None
+
+
 def _list_missed(
     member: Member, segment: Segment, window: EntryWindow, owed: OwedCopies
 ) -> Iterator[SentEntry]:

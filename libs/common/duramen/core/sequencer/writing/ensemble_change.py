@@ -87,7 +87,7 @@ class EnsembleChange:
             segment: as its node was at `version`.
             absent: who failed, of this ensemble and of others.
         """
-        ensemble = self._choose(segment, absent)
+        ensemble = self._choose(segment, absent, absent)
         if ensemble is None:
             if not self._has_unknown_commit:
                 self._proposal = None
@@ -103,15 +103,30 @@ class EnsembleChange:
         self._ports.put(Commit(self._commit_token, (self._proposal,)))
         return True
 
-    def _choose(self, segment: Segment, absent: Collection[Member]) -> tuple[Member, ...] | None:
-        """The present ensemble without whom failed, if anything can be placed."""
+    def list_replaceable(
+        self, segment: Segment, absent: Collection[Member], leaving: Collection[Member]
+    ) -> list[Member]:
+        """Whom of `leaving` bookies can replace now that nobody found silent or full."""
+        present = segment.last_fragment.ensemble
+        unfit = {*absent, *leaving, *self._ports.shunned()}
+        ensemble = self._choose(segment, leaving, unfit)
+        return [] if ensemble is None else [m for m in present if m not in ensemble]
+
+    def _choose(
+        self, segment: Segment, leaving: Collection[Member], unfit: Collection[Member]
+    ) -> tuple[Member, ...] | None:
+        """The present ensemble without whom it loses, if anything can be placed.
+
+        Args:
+            unfit: who is not to come in.
+        """
         if not self._ports.may_change_ensemble():
             return None
         present = segment.last_fragment.ensemble
         return choose_replacements(
             present,
-            [member for member in present if member in absent],
-            [c for c in self._ports.candidates() if c.member not in absent],
+            [member for member in present if member in leaving],
+            [c for c in self._ports.candidates() if c.member not in unfit],
             segment.quorum,
             self.rule,
             self._ports.locations(),

@@ -1,0 +1,179 @@
+"""What one log's store met at a bookie, the other logs of the process do not meet again (R27).
+
+A host with production lanes; the bookies are a client that answers, or never does. Not here: who is
+listed (`test_node_states`), what a writer makes of it (`test_ledger_writer`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import pytest
+
+from duramen.config import LogConfig
+from duramen.core.placement import Candidate
+from duramen.core.sequencer.context import SequencerContext
+from duramen.core.status import BookieStatus
+from duramen.ids import NOTHING, BookieId, Incarnation, LogId, Member, SequencerId, log_of
+from duramen.runtime.http_client import NoAnswerError
+from duramen.runtime.registry import Roster
+from duramen.runtime.sequencer import bookie_lanes
+from duramen.runtime.sequencer.bookie_lanes import BookieLanes
+from duramen.runtime.sequencer.metadata_link import MetadataLink
+from duramen.runtime.sequencer.node_watch import NodeWatch
+from duramen.units import MS, SECOND
+from duramen.wire import bookie_calls as calls
+from duramen.wire.control_record import encode_control
+from duramen_sequencer.log_host import LogHost
+from tests.component.host_world import PATHS, HostWorld
+from tests.waiting import wait_for
+
+OK = BookieStatus.OK
+BOOKIES = ("b0", "b1", "b2", "b3")
+TIMEOUT_US = 400 * MS
+CONFIG = LogConfig.model_validate(
+    {
+        "replication": {
+            "ensemble_size": 3, "write_quorum": 3, "ack_quorum": 2, "min_racks": 1,
+        },
+    }
+)  # fmt: skip
+
+
+class Bookies:
+    """Four that store nothing and say that they did; who is silent lets the time pass."""
+
+    def __init__(self) -> None:
+        self.silent: set[str] = set()
+        self.adds: Counter[tuple[str, LogId]] = Counter()
+
+    async def call(self, url: str, body: bytes, timeout_us: int) -> bytes:
+        _, _, name, _, verb = url.split("/")
+        adds = []
+        if verb == "add":
+            adds = calls.parse_adds(body)[1]
+            self.adds.update((name, log_of(add.ledger_id)) for add in adds)
+        if name in self.silent:
+            await asyncio.sleep(timeout_us / SECOND)
+            raise NoAnswerError("no answer in time")
+        if verb == "add":
+            return calls.pack_statuses([OK] * len(adds))
+        magic = b"DSLR" if verb == "seal" else b"DLCR"
+        return calls.pack_marks(magic, [calls.Marks(OK, NOTHING, NOTHING)])
+
+
+class World(HostWorld):
+    """One host of three logs, each with an open segment."""
+
+    host: LogHost
+    context: SequencerContext
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bookies = Bookies()
+
+    async def begin(self) -> None:
+        for number in (1, 2, 3):
+            await self.add_log(LogId(number), f"log{number}", config=CONFIG)
+        candidates = [
+            Candidate(Member(BookieId(name), Incarnation("0" * 32)), "r", name, 1.0)
+            for name in BOOKIES
+        ]
+        self.context = context = SequencerContext(
+            SequencerId("s0"), random.Random(1), lambda *_, **__: b"x" * 20,
+            encode_control=encode_control,
+        )  # fmt: skip
+        context.candidates = candidates
+        context.locations = {candidate.member: candidate for candidate in candidates}
+        lanes = BookieLanes(
+            cast(Any, self.bookies), lambda name: f"http://{name}", NodeWatch(context.nodes)
+        )
+        link = MetadataLink(self.setup, PATHS, SequencerId("s0"), "http://s0")
+        self.host = LogHost(
+            SequencerId("s0"), context, lanes, link, Roster(self.setup, PATHS.sequencers)
+        )
+        self.hosts["s0"] = self.host
+        self.setup.on_session(self.host.on_session)
+        for number in (1, 2, 3):
+            await self.append(self.host, LogId(number))
+
+    def ensemble(self, number: int) -> set[str]:
+        """Who takes the log's entries now."""
+        writer = self.host.drivers[LogId(number)].core.writer
+        assert writer is not None
+        return {member.bookie for member in writer.segment.last_fragment.ensemble}
+
+    def listed(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.host.statistics()["lanes"]["listed"]
+        return found
+
+
+@asynccontextmanager
+async def world_of_three(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+    monkeypatch.setattr(bookie_lanes, "STORE_TIMEOUT_US", TIMEOUT_US)
+    world = World()
+    await world.setup.start()
+    try:
+        async with asyncio.timeout(30):
+            await world.begin()
+            yield world
+    finally:
+        await world.close()
+
+
+def test_three_logs_do_not_each_find_the_same_silent_bookie(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario() -> None:
+        async with world_of_three(monkeypatch) as world:
+            # The one that is silent is in all ensembles: the others are three of four.
+            (frozen, *_) = set.intersection(*[world.ensemble(number) for number in (1, 2, 3)])
+            world.bookies.silent.add(frozen)
+            before = world.bookies.adds[frozen, LogId(3)]
+            await world.append(world.host, LogId(1))
+            await wait_for(lambda: frozen in world.listed())
+            assert world.listed()[frozen]["reason"] == "silent"
+            await world.append(world.host, LogId(2))
+            await world.append(world.host, LogId(3))
+            await wait_for(lambda: not any(frozen in world.ensemble(n) for n in (1, 2, 3)))
+            assert world.bookies.adds[frozen, LogId(3)] == before, "nobody asks it again"
+
+    asyncio.run(scenario())
+
+
+def test_what_waits_at_the_silent_bookie_goes_elsewhere_before_its_own_time_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario() -> None:
+        async with world_of_three(monkeypatch) as world:
+            (frozen, *_) = set.intersection(*[world.ensemble(number) for number in (1, 2)])
+            world.bookies.silent.add(frozen)
+            await world.append(world.host, LogId(1))
+            while not world.listed():
+                # Each of these has a time-out of its own that ends after the first one's.
+                await world.append(world.host, LogId(2))
+            await wait_for(lambda: frozen not in world.ensemble(2))
+            statistics = world.host.statistics()["lanes"]
+            assert statistics["listings"] == {"silent": 1}
+
+    asyncio.run(scenario())
+
+
+def test_the_bookie_is_taken_again_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        async with world_of_three(monkeypatch) as world:
+            (frozen, *_) = world.ensemble(1)
+            world.bookies.silent.add(frozen)
+            await world.append(world.host, LogId(1))
+            await wait_for(lambda: bool(world.context.nodes.shunned))
+            marked = world.context.list_candidates()
+            assert [c.member.bookie for c in marked if not c.is_steady] == [frozen]
+            await wait_for(lambda: not world.context.nodes.shunned)
+            assert all(candidate.is_steady for candidate in world.context.list_candidates())
+
+    asyncio.run(scenario())
