@@ -13,8 +13,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
-import pytest
-
 from duramen.config import LogConfig
 from duramen.core.placement import Candidate
 from duramen.core.sequencer.context import SequencerContext
@@ -22,11 +20,9 @@ from duramen.core.status import BookieStatus
 from duramen.ids import NOTHING, BookieId, Incarnation, LogId, Member, SequencerId, log_of
 from duramen.runtime.http_client import NoAnswerError
 from duramen.runtime.registry import Roster
-from duramen.runtime.sequencer import bookie_lanes
 from duramen.runtime.sequencer.bookie_lanes import BookieLanes
 from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.runtime.sequencer.node_watch import NodeWatch
-from duramen.units import MS, SECOND
 from duramen.wire import bookie_calls as calls
 from duramen.wire.control_record import encode_control
 from duramen_sequencer.log_host import LogHost
@@ -35,7 +31,6 @@ from tests.waiting import wait_for
 
 OK = BookieStatus.OK
 BOOKIES = ("b0", "b1", "b2", "b3")
-TIMEOUT_US = 400 * MS
 CONFIG = LogConfig.model_validate(
     {
         "replication": {
@@ -46,10 +41,12 @@ CONFIG = LogConfig.model_validate(
 
 
 class Bookies:
-    """Four that store nothing and say that they did; who is silent lets the time pass."""
+    """Four that store nothing and say that they did; who is silent answers nothing."""
 
     def __init__(self) -> None:
         self.silent: set[str] = set()
+        self.is_over = {LogId(number): asyncio.Event() for number in (1, 2, 3)}
+        """Of the log's stores at who is silent: their time is over."""
         self.adds: Counter[tuple[str, LogId]] = Counter()
 
     async def call(self, url: str, body: bytes, timeout_us: int) -> bytes:
@@ -59,7 +56,7 @@ class Bookies:
             adds = calls.parse_adds(body)[1]
             self.adds.update((name, log_of(add.ledger_id)) for add in adds)
         if name in self.silent:
-            await asyncio.sleep(timeout_us / SECOND)
+            await (self.is_over[log_of(adds[0].ledger_id)] if adds else asyncio.Event()).wait()
             raise NoAnswerError("no answer in time")
         if verb == "add":
             return calls.pack_statuses([OK] * len(adds))
@@ -114,8 +111,7 @@ class World(HostWorld):
 
 
 @asynccontextmanager
-async def world_of_three(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
-    monkeypatch.setattr(bookie_lanes, "STORE_TIMEOUT_US", TIMEOUT_US)
+async def world_of_three() -> AsyncIterator[World]:
     world = World()
     await world.setup.start()
     try:
@@ -126,16 +122,15 @@ async def world_of_three(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World
         await world.close()
 
 
-def test_three_logs_do_not_each_find_the_same_silent_bookie(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_three_logs_do_not_each_find_the_same_silent_bookie() -> None:
     async def scenario() -> None:
-        async with world_of_three(monkeypatch) as world:
+        async with world_of_three() as world:
             # The one that is silent is in all ensembles: the others are three of four.
             (frozen, *_) = set.intersection(*[world.ensemble(number) for number in (1, 2, 3)])
             world.bookies.silent.add(frozen)
             before = world.bookies.adds[frozen, LogId(3)]
             await world.append(world.host, LogId(1))
+            world.bookies.is_over[LogId(1)].set()
             await wait_for(lambda: frozen in world.listed())
             assert world.listed()[frozen]["reason"] == "silent"
             await world.append(world.host, LogId(2))
@@ -146,17 +141,14 @@ def test_three_logs_do_not_each_find_the_same_silent_bookie(
     asyncio.run(scenario())
 
 
-def test_what_waits_at_the_silent_bookie_goes_elsewhere_before_its_own_time_out(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_waits_at_the_silent_bookie_goes_elsewhere_before_its_own_time_out() -> None:
     async def scenario() -> None:
-        async with world_of_three(monkeypatch) as world:
+        async with world_of_three() as world:
             (frozen, *_) = set.intersection(*[world.ensemble(number) for number in (1, 2)])
             world.bookies.silent.add(frozen)
             await world.append(world.host, LogId(1))
-            while not world.listed():
-                # Each of these has a time-out of its own that ends after the first one's.
-                await world.append(world.host, LogId(2))
+            await world.append(world.host, LogId(2))  # its own time-out never comes
+            world.bookies.is_over[LogId(1)].set()
             await wait_for(lambda: frozen not in world.ensemble(2))
             statistics = world.host.statistics()["lanes"]
             assert statistics["listings"] == {"silent": 1}
@@ -164,12 +156,13 @@ def test_what_waits_at_the_silent_bookie_goes_elsewhere_before_its_own_time_out(
     asyncio.run(scenario())
 
 
-def test_the_bookie_is_taken_again_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bookie_is_taken_again_when_its_time_is_over() -> None:
     async def scenario() -> None:
-        async with world_of_three(monkeypatch) as world:
+        async with world_of_three() as world:
             (frozen, *_) = world.ensemble(1)
             world.bookies.silent.add(frozen)
             await world.append(world.host, LogId(1))
+            world.bookies.is_over[LogId(1)].set()
             await wait_for(lambda: bool(world.context.nodes.shunned))
             marked = world.context.list_candidates()
             assert [c.member.bookie for c in marked if not c.is_steady] == [frozen]

@@ -21,7 +21,7 @@ from typing import Any, Final, cast
 from duramen.core.duty import Duty
 from duramen.core.log_node import Ending
 from duramen.core.placement import Candidate
-from duramen.core.placement.node_states import Listing, NodeStates
+from duramen.core.placement.node_states import BookieListing, NodeStates
 from duramen.core.placement.roster import choose_candidates, read_rows
 from duramen.core.quorum import Quorum
 from duramen.core.sequencer.context import SequencerContext
@@ -69,7 +69,7 @@ class _CountedNodes(NodeStates):
         super().__init__()
         self._world = world
 
-    def _put(self, member: Member, listing: Listing) -> frozenset[Member]:
+    def _put(self, member: Member, listing: BookieListing) -> frozenset[Member]:
         self._world.counts[f"bookie listed: {listing.reason.value}"] += 1
         return super()._put(member, listing)
 

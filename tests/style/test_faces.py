@@ -19,7 +19,8 @@ WITHOUT = Face(has_examples=False)
 OWNED = Face(
     has_examples=False,
     inner=frozenset({
-        "on_bookies_changed", "on_broken", "on_fenced", "on_idle", "on_session", "resubmit",
+        "on_bookies_changed", "on_broken", "on_fenced", "on_idle", "on_session", "on_shunned",
+        "resubmit",
     }),
 )  # fmt: skip
 TICKET = Face(has_examples=False, inner=frozenset({"settle"}))

@@ -72,15 +72,11 @@ class SequencerService:
         self._context = make_context(options.node_id)
         data_url = options.data_url()
         self._surveyor = Surveyor(
-            store,
-            self._paths,
-            self._context,
-            self._on_bookies_changed,
+            store, self._paths, self._context, self._on_bookies_changed,
             steady_after_us=options.bookie_steady_after_us,
-        )
+        )  # fmt: skip
         self._sequencers = Roster(store, self._paths.sequencers, self._on_sequencers_changed)
-        watch = NodeWatch(self._context.nodes)
-        lanes = BookieLanes(self._client, self._surveyor.urls.get, watch)
+        lanes = BookieLanes(self._client, self._surveyor.urls.get, NodeWatch(self._context.nodes))
         own_id = self._context.sequencer_id
         link = MetadataLink(store, self._paths, own_id, data_url)
         self.host = LogHost(own_id, self._context, lanes, link, self._sequencers)

@@ -11,7 +11,8 @@ are never a reason to refuse one (`choice`). Writers leave a member that is gray
 entries (`shunned`); one that is overloaded they keep.
 
 Pure: the time is given. Called by `runtime.sequencer.bookie_lanes`; asked by the cores through
-`SequencerContext`. Source: docs/protocol/rules.md "R27".
+`SequencerContext`. Source: R27, docs/protocol/write.md
+"Silent and full bookies".
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ MEMBERS_MAX: Final = 10_000
 """Members that are remembered, more than any cluster has; the one heard of least lately goes."""
 
 
-class Reason(enum.Enum):
+class ListReason(enum.Enum):
     """Why a member is listed."""
 
     SILENT = "silent"
@@ -43,22 +44,22 @@ class Reason(enum.Enum):
 
 
 _REFUSALS: Final = {
-    BookieStatus.READ_ONLY: (Reason.NO_SPACE, 10 * SECOND),
-    BookieStatus.OVERLOADED: (Reason.OVERLOADED, 1 * SECOND),
-    BookieStatus.WRONG_INCARNATION: (Reason.OTHER_INCARNATION, 60 * SECOND),
+    BookieStatus.READ_ONLY: (ListReason.NO_SPACE, 10 * SECOND),
+    BookieStatus.OVERLOADED: (ListReason.OVERLOADED, 1 * SECOND),
+    BookieStatus.WRONG_INCARNATION: (ListReason.OTHER_INCARNATION, 60 * SECOND),
 }
 """What each refusal says, and for how long. A full bookie says so in its registration soon, and a
 disk that was given room is not left aside for long."""
 
 
-_ENDED_BY_ANSWERS: Final = (Reason.SILENT, Reason.OVERLOADED)
+_ENDED_BY_ANSWERS: Final = (ListReason.SILENT, ListReason.OVERLOADED)
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class BookieListing:
     """Why, and until when."""
 
-    reason: Reason
+    reason: ListReason
     until_us: int
 
 
@@ -85,7 +86,7 @@ class NodeStates:
     def __init__(self) -> None:
         self.shunned: frozenset[Member] = frozenset()
         """Members that writers leave."""
-        self._listed: dict[Member, Listing] = {}
+        self._listed: dict[Member, BookieListing] = {}
         self._heard: dict[Member, _Heard] = {}
         self._marked: tuple[Sequence[Candidate], Sequence[Candidate]] | None = None
         self._counts: Counter[str] = Counter()
@@ -128,14 +129,14 @@ class NodeStates:
         if self._is_gray(member) or not self._has_answered_since(heard.silent_since_us, member):
             return None
         gray_us, heard.gray_us = heard.gray_us, min(2 * heard.gray_us, GRAY_US_MAX)
-        return self._put(member, Listing(Reason.SILENT, now_us + gray_us))
+        return self._put(member, BookieListing(ListReason.SILENT, now_us + gray_us))
 
     def on_refused(
         self, member: Member, status: BookieStatus, now_us: int
     ) -> frozenset[Member] | None:
         """It answered, and takes no store: `is_refusal` of the status."""
         reason, for_us = _REFUSALS[status]
-        return self._put(member, Listing(reason, now_us + for_us))
+        return self._put(member, BookieListing(reason, now_us + for_us))
 
     def expire(self, now_us: int) -> frozenset[Member] | None:
         """Take off whose time is over."""
@@ -148,7 +149,7 @@ class NodeStates:
         """When `expire` has something to do."""
         return min((listing.until_us for listing in self._listed.values()), default=None)
 
-    def list_reasons(self) -> list[Reason]:
+    def list_reasons(self) -> list[ListReason]:
         """One for each member that is listed."""
         return [listing.reason for listing in self._listed.values()]
 
@@ -187,7 +188,7 @@ class NodeStates:
 
     def _is_gray(self, member: Member) -> bool:
         listing = self._listed.get(member)
-        return listing is not None and listing.reason is Reason.SILENT
+        return listing is not None and listing.reason is ListReason.SILENT
 
     def _has_answered_since(self, since_us: int, silent: Member) -> bool:
         return any(
@@ -196,7 +197,7 @@ class NodeStates:
             if member.bookie != silent.bookie
         )
 
-    def _put(self, member: Member, listing: Listing) -> frozenset[Member]:
+    def _put(self, member: Member, listing: BookieListing) -> frozenset[Member]:
         before = self._listed.get(member)
         self._listed[member] = listing
         self._counts[listing.reason.value] += before is None or before.reason != listing.reason
@@ -212,7 +213,7 @@ class NodeStates:
         self.shunned = frozenset(
             member
             for member, listing in self._listed.items()
-            if listing.reason is not Reason.OVERLOADED
+            if listing.reason is not ListReason.OVERLOADED
         )
         return before
 
@@ -220,7 +221,7 @@ class NodeStates:
         """Assert the invariants."""
         for member, listing in self._listed.items():
             heard = self._heard.get(member)
-            is_gray = listing.reason is Reason.SILENT
+            is_gray = listing.reason is ListReason.SILENT
             assert not is_gray or heard is None or heard.silent_since_us is not None, member
-            assert (member in self.shunned) == (listing.reason is not Reason.OVERLOADED), member
+            assert (member in self.shunned) == (listing.reason is not ListReason.OVERLOADED), member
         assert self.shunned <= self._listed.keys(), self.shunned

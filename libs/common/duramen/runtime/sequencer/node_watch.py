@@ -3,7 +3,8 @@
 Lanes report each frame: answered, silent or refused. The lists (`core.placement.node_states`)
 decide; here are their clock and their timer, and who is told when writers have to leave a member.
 
-Called by `bookie_lanes`; followed by whoever drives the logs. Source: docs/protocol/rules.md "R27".
+Called by `bookie_lanes`; followed by whoever drives the logs. Source: R27, docs/protocol/write.md
+"Silent and full bookies".
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any, Final
 
 import prometheus_client
 
-from duramen.core.placement.node_states import NodeStates, Reason
+from duramen.core.placement.node_states import ListReason, NodeStates
 from duramen.core.status import BookieStatus
 from duramen.ids import Member
 from duramen.units import SECOND
@@ -81,7 +82,7 @@ class NodeWatch:
             left_us = max(next_us - _read_clock_us(), 0)
             self._timer = asyncio.get_running_loop().call_later(left_us / SECOND, self._expire)
         counts = Counter(self._nodes.list_reasons())
-        for reason in Reason:
+        for reason in ListReason:
             LISTED.labels(reason.value).set(counts[reason])
         if self._nodes.shunned - shunned_before:
             self.on_shunned()
