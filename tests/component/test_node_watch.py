@@ -7,22 +7,29 @@ listed (`test_node_states`), what a writer makes of it (`test_ledger_writer`).
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
+import pytest
+
 from duramen.config import LogConfig
 from duramen.core.placement import Candidate
+from duramen.core.placement.node_states import NodeStates
 from duramen.core.sequencer.context import SequencerContext
 from duramen.core.status import BookieStatus
 from duramen.ids import NOTHING, BookieId, Incarnation, LogId, Member, SequencerId, log_of
+from duramen.limits import STORE_TIMEOUT_US
 from duramen.runtime.http_client import NoAnswerError
 from duramen.runtime.registry import Roster
+from duramen.runtime.sequencer import bookie_lanes, node_watch
 from duramen.runtime.sequencer.bookie_lanes import BookieLanes
 from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.runtime.sequencer.node_watch import NodeWatch
+from duramen.units import SECOND
 from duramen.wire import bookie_calls as calls
 from duramen.wire.control_record import encode_control
 from duramen_sequencer.log_host import LogHost
@@ -106,8 +113,8 @@ class World(HostWorld):
         return {member.bookie for member in writer.segment.last_fragment.ensemble}
 
     def listed(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.host.statistics()["lanes"]["listed"]
-        return found
+        rows = self.host.statistics()["lanes"]["listed"]
+        return {row["bookie"]: row for row in rows}
 
 
 @asynccontextmanager
@@ -122,6 +129,15 @@ async def world_of_three() -> AsyncIterator[World]:
         await world.close()
 
 
+@pytest.fixture
+def still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time stands for the lists, but for 1 µs a look: nothing that is listed is taken off."""
+    looks = itertools.count(1)
+    for module in (bookie_lanes, node_watch):
+        monkeypatch.setattr(module, "_read_clock_us", looks.__next__)
+
+
+@pytest.mark.usefixtures("still")
 def test_three_logs_do_not_each_find_the_same_silent_bookie() -> None:
     async def scenario() -> None:
         async with world_of_three() as world:
@@ -141,6 +157,7 @@ def test_three_logs_do_not_each_find_the_same_silent_bookie() -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.usefixtures("still")
 def test_what_waits_at_the_silent_bookie_goes_elsewhere_before_its_own_time_out() -> None:
     async def scenario() -> None:
         async with world_of_three() as world:
@@ -156,6 +173,26 @@ def test_what_waits_at_the_silent_bookie_goes_elsewhere_before_its_own_time_out(
     asyncio.run(scenario())
 
 
+def test_who_slept_takes_its_own_late_time_outs_for_no_silence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nodes = NodeStates()
+    watch = NodeWatch(nodes)
+    a, b = (Member(BookieId(name), Incarnation("0" * 32)) for name in ("b0", "b1"))
+    now_us = 10 * SECOND
+    monkeypatch.setattr(node_watch, "_read_clock_us", lambda: now_us)
+
+    async def scenario() -> None:
+        watch.on_answered(b, [OK], now_us - 1)
+        watch.on_failed(a, BookieStatus.TIMEOUT, now_us - 5 * SECOND)
+        assert not nodes.shunned
+        watch.on_failed(a, BookieStatus.TIMEOUT, now_us - STORE_TIMEOUT_US)
+        assert nodes.shunned == {a}
+        watch.stop()
+
+    asyncio.run(scenario())
+
+
 def test_the_bookie_is_taken_again_when_its_time_is_over() -> None:
     async def scenario() -> None:
         async with world_of_three() as world:
@@ -163,9 +200,7 @@ def test_the_bookie_is_taken_again_when_its_time_is_over() -> None:
             world.bookies.silent.add(frozen)
             await world.append(world.host, LogId(1))
             world.bookies.is_over[LogId(1)].set()
-            await wait_for(lambda: bool(world.context.nodes.shunned))
-            marked = world.context.list_candidates()
-            assert [c.member.bookie for c in marked if not c.is_steady] == [frozen]
+            await wait_for(lambda: bool(world.host.statistics()["lanes"]["listings"]))
             await wait_for(lambda: not world.context.nodes.shunned)
             assert all(candidate.is_steady for candidate in world.context.list_candidates())
 

@@ -54,7 +54,7 @@ EXACTLY_ONCE: Final = (
 )  # fmt: skip
 OWNERSHIP: Final = (
     "hand-over: closed True", "hand-over: log_unavailable", "append held while its log leaves",
-    "bookie listed: silent", "bookie listed: no space", "bookie listed: other incarnation",
+    "bookie listed: silent", "bookie listed: takes nothing new", "bookie listed: other incarnation",
     "takeover that waited", "owner probed: refused", "owner probed: there", "log lost",
 )  # fmt: skip
 PROXIES: Final = (

@@ -21,7 +21,7 @@ from typing import Any, Final, cast
 from duramen.core.duty import Duty
 from duramen.core.log_node import Ending
 from duramen.core.placement import Candidate
-from duramen.core.placement.node_states import BookieListing, NodeStates
+from duramen.core.placement.node_states import ListReason, NodeStates
 from duramen.core.placement.roster import choose_candidates, read_rows
 from duramen.core.quorum import Quorum
 from duramen.core.sequencer.context import SequencerContext
@@ -69,9 +69,9 @@ class _CountedNodes(NodeStates):
         super().__init__()
         self._world = world
 
-    def _put(self, member: Member, listing: BookieListing) -> frozenset[Member]:
-        self._world.counts[f"bookie listed: {listing.reason.value}"] += 1
-        return super()._put(member, listing)
+    def _note_listed(self, reason: ListReason) -> None:
+        self._world.counts[f"bookie listed: {reason.value}"] += 1
+        super()._note_listed(reason)
 
 
 class SequencerNode(Node):

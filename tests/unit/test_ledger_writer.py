@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pytest
 
-from duramen.core.placement import Candidate
+from duramen.core.placement import Candidate, PlacementRule
 from duramen.core.quorum import Quorum
 from duramen.core.segment import Fragment, Segment
 from duramen.core.sequencer import effects as fx
@@ -357,6 +357,43 @@ def test_r27_of_two_that_are_silent_one_stays_where_one_bookie_is_left() -> None
     left = {"b1", "b2"} - set(ensemble(proposal))
     assert len(left) == 1 and "b3" in ensemble(proposal)
     assert [m.bookie for m in driver.writer.suspended] == list(left)
+
+
+def test_r27_who_is_found_silent_while_the_ensemble_changes_is_left_after_that() -> None:
+    driver = Driver("b3", "b4")
+    driver.add()
+    driver.shun("b1")
+    token, proposal = driver.proposed()
+    (new,) = {"b3", "b4"} & set(ensemble(proposal))
+    driver.shun("b1", "b2")
+    assert driver.take(fx.Commit) == []
+    driver.outcome(token, CommitOutcome.APPLIED)
+    _, proposal = driver.proposed()
+    assert set(ensemble(proposal)) == {"b0", "b3", "b4"}, new
+
+
+def test_r27_who_comes_when_nobody_was_there_takes_the_place() -> None:
+    driver = Driver()
+    driver.add()
+    driver.shun("b2")
+    assert driver.take(fx.Commit) == []
+    driver.candidates = [Candidate(member("b3"), "r", "b3")]
+    driver.writer.on_bookies_changed(driver.now_us)
+    _, proposal = driver.proposed()
+    assert ensemble(proposal) == ["b0", "b1", "b3"]
+
+
+def test_r27_no_rule_is_broken_for_somebody_who_may_be_back_in_a_second() -> None:
+    driver = Driver("b3", rule=PlacementRule(min_racks=2, is_strict=False), quorum=Quorum(2, 2, 2))
+    for name, rack in (("b0", "k0"), ("b1", "k1"), ("b3", "k0")):
+        driver.locations[member(name)] = Candidate(member(name), "r", rack)
+    driver.candidates = [driver.locations[member("b3")]]
+    driver.add()
+    driver.shun("b1")
+    assert driver.take(fx.Commit) == []
+    driver.answer(0, "b1", TIMEOUT)
+    _, proposal = driver.proposed()
+    assert ensemble(proposal) == ["b0", "b3"], "one that failed may be replaced by anybody"
 
 
 def test_r27_nothing_is_replaced_while_the_segment_is_held() -> None:

@@ -24,6 +24,7 @@ from tests.unit.nodes import make_log
 
 OK = BookieStatus.OK
 COMMIT_DELAY_US = 5_000
+ANYWHERE = PlacementRule()
 Kind = TypeVar("Kind")
 
 
@@ -40,12 +41,14 @@ class Driver:
         quorum: Quorum | None = None,
         owed_bytes_max: int = 1 << 20,
         ack_mode: str = "ordered",
+        rule: PlacementRule = ANYWHERE,
     ) -> None:
         quorum = quorum or Quorum(3, 3, 2)
         self.now_us = 0
         self.outbox: list[fx.Effect] = []
         self.candidates = [Candidate(member(name), "r", name) for name in spare]
-        self.shunned: set[Member] = set()
+        self.locations: dict[Member, Candidate] = {}
+        self.shunned: frozenset[Member] = frozenset()
         self.owed_by_all = 0
         names = [f"b{i}" for i in range(quorum.ensemble_size)]
         self.segment = Segment(
@@ -62,7 +65,7 @@ class Driver:
             new_token=lambda: next(tokens),
             new_nonce=lambda: f"w{next(nonces)}",
             rng=random.Random(7),
-            locations=dict,
+            locations=lambda: self.locations,
             candidates=lambda: self.candidates,
             shunned=lambda: self.shunned,
             owed_by_all=lambda: self.owed_by_all,
@@ -70,7 +73,7 @@ class Driver:
         self.writer = LedgerWriter(
             self.segment,
             4,
-            rule=PlacementRule(),
+            rule=rule,
             commit_delay_us=COMMIT_DELAY_US,
             owed_bytes_max=owed_bytes_max,
             ports=ports,
@@ -78,7 +81,7 @@ class Driver:
 
     def shun(self, *names: str) -> None:
         """Other logs found these silent."""
-        self.shunned = {member(name) for name in names}
+        self.shunned = frozenset(map(member, names))
         self.writer.on_shunned(self.now_us)
         self.writer.validate()
 

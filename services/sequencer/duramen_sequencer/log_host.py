@@ -29,7 +29,7 @@ from duramen.core.sequencer.context import SequencerContext
 from duramen.core.sequencer.log_state import LogState
 from duramen.core.sequencer.transmit import QueuedAppend
 from duramen.errors import DuramenError
-from duramen.ids import LogId, SequencerId
+from duramen.ids import LogId, Member, SequencerId
 from duramen.runtime.registry import Roster
 from duramen.runtime.sequencer.bookie_lanes import BookieLanes
 from duramen.runtime.sequencer.loads import KnownRates
@@ -48,6 +48,9 @@ BROKEN_INVARIANTS = prometheus_client.Counter(
 )
 _SCAN_INTERVAL_S = 10.0
 _SCAN_AFTER_CHANGE_S = 0.2
+_TOLD_AT_ONCE = 32
+"""Logs that are told of a silent bookie before others have their turn: 0.1 ms each."""
+
 _SCAN_CONCURRENCY = 16
 _STOP_S = 8.0
 
@@ -349,9 +352,20 @@ class LogHost:
         for driver in list(self.drivers.values()):
             driver.on_bookies_changed()
 
-    def _on_shunned(self) -> None:
+    def _on_shunned(self, members: frozenset[Member]) -> None:
+        self._lanes.spawn(self._leave(members))
+
+    async def _leave(self, members: frozenset[Member]) -> None:
+        """Tell the logs that write to them, some at a time: there may be thousands."""
+        told_count = 0
         for driver in list(self.drivers.values()):
+            writer = driver.core.writer
+            if writer is None or members.isdisjoint(writer.segment.last_fragment.ensemble):
+                continue
             driver.on_shunned()
+            told_count += 1
+            if told_count % _TOLD_AT_ONCE == 0:
+                await asyncio.sleep(0)
 
     def on_session(self, state: SessionState) -> None:
         """The metadata session changed: put owner nodes back when there is a new one."""

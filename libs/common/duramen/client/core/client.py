@@ -21,7 +21,7 @@ from duramen.client.core.parts import make_owning, make_reading
 from duramen.client.core.read_log import ReadLog
 from duramen.core.reading.replica_order import Place
 from duramen.errors import DuramenError
-from duramen.ids import BookieId, LogId
+from duramen.ids import BookieId, LogId, Member
 from duramen.limits import ZOOKEEPER_SESSION_S
 from duramen.runtime.cluster_node import find_cluster
 from duramen.runtime.http_client import PeerClient
@@ -211,7 +211,7 @@ class CoreClient:
         for log in list(self._open_logs.values()):
             log.on_bookies_changed(leaving)
 
-    def _on_shunned(self) -> None:
+    def _on_shunned(self, _members: frozenset[Member]) -> None:
         for log in list(self._open_logs.values()):
             log.on_shunned()
 

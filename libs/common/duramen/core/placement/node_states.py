@@ -2,17 +2,17 @@
 
 Shared by all logs of the process: what one log's store met, the others need not meet again. Two
 lists, by member, so that a bookie on new disks begins with a clean one:
-- gray: silent to a store in time, while other bookies answered stores sent since. For 1 s at first,
-  twice as long each time up to 60 s; each answer halves that, and ends the listing.
-- black: refused one, for want of space, under overload, or as another incarnation; each has its
-  time.
-While nobody answers, nobody is listed: then it is us. Listed bookies come last in every choice and
-are never a reason to refuse one (`choice`). Writers leave a member that is gray or does not take
-entries (`shunned`); one that is overloaded they keep.
+- gray: silent to a store in time, while another bookie was heard. For 1 s at first, twice as long
+  each time up to 60 s; each entry that it stores halves that, and ends the listing.
+- black: it refused one, for want of space or duty, under overload, or as another incarnation; each
+  has its time.
+Listed bookies come last in every choice and are never a reason to refuse one (`choice`). Writers
+leave gray members (`shunned`); who refuses says so at once, to each of them.
 
-Pure: the time is given. Called by `runtime.sequencer.bookie_lanes`; asked by the cores through
-`SequencerContext`. Source: R27, docs/protocol/write.md
-"Silent and full bookies".
+While nobody is heard, nobody is listed: then it is us. When somebody is again, silences that began
+in between are forgotten, and so is what was sent before.
+Pure: the time is given. Called by `runtime.sequencer.node_watch`; asked by the cores through
+`SequencerContext`. Source: R27, docs/protocol/write.md "Silent and full bookies".
 """
 
 from __future__ import annotations
@@ -38,26 +38,24 @@ class ListReason(enum.Enum):
     """Why a member is listed."""
 
     SILENT = "silent"
-    NO_SPACE = "no space"
+    TAKES_NOTHING_NEW = "takes nothing new"
+    """Its disk is full, or it is being drained."""
     OVERLOADED = "overloaded"
     OTHER_INCARNATION = "other incarnation"
 
 
 _REFUSALS: Final = {
-    BookieStatus.READ_ONLY: (ListReason.NO_SPACE, 10 * SECOND),
     BookieStatus.OVERLOADED: (ListReason.OVERLOADED, 1 * SECOND),
+    BookieStatus.READ_ONLY: (ListReason.TAKES_NOTHING_NEW, 10 * SECOND),
     BookieStatus.WRONG_INCARNATION: (ListReason.OTHER_INCARNATION, 60 * SECOND),
 }
-"""What each refusal says, and for how long. A full bookie says so in its registration soon, and a
-disk that was given room is not left aside for long."""
-
-
-_ENDED_BY_ANSWERS: Final = (ListReason.SILENT, ListReason.OVERLOADED)
+"""What each refusal says, and for how long. A full bookie says so in its registration soon, and one
+that was given room is not left aside for long."""
 
 
 @dataclass(frozen=True, slots=True)
-class BookieListing:
-    """Why, and until when."""
+class BookieRefusal:
+    """Why it is on the black list, and until when."""
 
     reason: ListReason
     until_us: int
@@ -67,10 +65,10 @@ class BookieListing:
 class _Heard:
     """What was heard of one member."""
 
-    answered_sent_us: int = -1
-    """When the latest store was sent that it answered."""
-    silent_since_us: int | None = None
-    """When the first store was sent that it did not answer, of those since its last answer."""
+    heard_us: int = -1
+    """When it answered last, whatever it said."""
+    stored_sent_us: int = -1
+    """When the latest entry was sent that it stored."""
     gray_us: int = GRAY_US_FIRST
     """For how long it is listed the next time."""
 
@@ -79,101 +77,101 @@ class NodeStates:
     """The lists of one process.
 
     Invariants:
-        1. A gray member has answered no store that was sent after its listing's silence began.
-        2. `shunned` holds every listed member but those that are overloaded.
+        1. A silent member has stored nothing that was sent after its silence began.
+        2. `shunned` are the gray members.
     """
 
     def __init__(self) -> None:
         self.shunned: frozenset[Member] = frozenset()
         """Members that writers leave."""
-        self._listed: dict[Member, BookieListing] = {}
+        self._gray: dict[Member, int] = {}
+        """With the end of each listing."""
+        self._black: dict[Member, BookieRefusal] = {}
+        self._silent: dict[Member, int] = {}
+        """With the time at which the first store was sent that each did not answer, of those since
+        it stored something."""
         self._heard: dict[Member, _Heard] = {}
+        self._last_heard_us = -1
+        self._deaf_until_us = -1
+        """Nobody was heard before that for a while: what was sent until then says nothing."""
         self._marked: tuple[Sequence[Candidate], Sequence[Candidate]] | None = None
         self._counts: Counter[str] = Counter()
 
     # --- what was heard --------------------------------------------------------------------------
 
-    @staticmethod
-    def is_refusal(status: BookieStatus) -> bool:
-        """Whether it is of the bookie, not of an entry or its epoch."""
-        return status in _REFUSALS
-
     def on_answered(
-        self, member: Member, sent_us: int, *, is_entry: bool
-    ) -> frozenset[Member] | None:
-        """It answered a store that was sent then.
-
-        Args:
-            is_entry: a new entry, which a bookie without space refuses.
-
-        Returns:
-            Whom writers left until now, if the lists changed; so do the other events.
-        """
+        self, member: Member, statuses: Sequence[BookieStatus], sent_us: int, now_us: int
+    ) -> None:
+        """It answered a frame of entries that was sent then; statuses as they are, one a row."""
+        self._note_heard(now_us)
         heard = self._recall(member)
-        heard.answered_sent_us = max(heard.answered_sent_us, sent_us)
-        if heard.silent_since_us is not None and sent_us >= heard.silent_since_us:
-            heard.silent_since_us = None
-        heard.gray_us = max(heard.gray_us // 2, GRAY_US_FIRST)
-        listing = self._listed.get(member)
-        if listing is None or not (is_entry or listing.reason in _ENDED_BY_ANSWERS):
-            return None  # what recovery writes is taken by a full one, too
-        return self._take_off([member])
+        heard.heard_us = now_us
+        if BookieStatus.OK in statuses:
+            self._note_stored(member, heard, sent_us)
+        for status in _REFUSALS:  # the last one that fits is the most severe
+            if status in statuses:
+                reason, for_us = _REFUSALS[status]
+                self._black[member] = BookieRefusal(reason, now_us + for_us)
+                self._note_listed(reason)
 
-    def on_silent(self, member: Member, sent_us: int, now_us: int) -> frozenset[Member] | None:
-        """Nobody answered a store that was sent then."""
+    def on_silent(self, member: Member, sent_us: int, now_us: int) -> None:
+        """Nobody answered a frame of entries that was sent then."""
         heard = self._recall(member)
-        if sent_us <= heard.answered_sent_us:
-            return None  # it answered a later one
-        if heard.silent_since_us is None:
-            heard.silent_since_us = sent_us
-        if self._is_gray(member) or not self._has_answered_since(heard.silent_since_us, member):
-            return None
-        gray_us, heard.gray_us = heard.gray_us, min(2 * heard.gray_us, GRAY_US_MAX)
-        return self._put(member, BookieListing(ListReason.SILENT, now_us + gray_us))
+        if sent_us <= max(heard.stored_sent_us, self._deaf_until_us):
+            return
+        since_us = self._silent.setdefault(member, sent_us)
+        if member in self._gray or not self._was_another_heard(since_us, member):
+            return
+        self._gray[member] = now_us + heard.gray_us
+        heard.gray_us = min(2 * heard.gray_us, GRAY_US_MAX)
+        self._note_listed(ListReason.SILENT)
 
-    def on_refused(
-        self, member: Member, status: BookieStatus, now_us: int
-    ) -> frozenset[Member] | None:
-        """It answered, and takes no store: `is_refusal` of the status."""
-        reason, for_us = _REFUSALS[status]
-        return self._put(member, BookieListing(reason, now_us + for_us))
-
-    def expire(self, now_us: int) -> frozenset[Member] | None:
+    def expire(self, now_us: int) -> None:
         """Take off whose time is over."""
-        return self._take_off([m for m, told in self._listed.items() if now_us >= told.until_us])
+        gray = {member: until_us for member, until_us in self._gray.items() if now_us < until_us}
+        black = {m: refusal for m, refusal in self._black.items() if now_us < refusal.until_us}
+        if len(gray) + len(black) < len(self._gray) + len(self._black):
+            self._gray, self._black = gray, black
+            self._change()
 
     # --- what follows ----------------------------------------------------------------------------
 
     @property
     def next_expiry_us(self) -> int | None:
         """When `expire` has something to do."""
-        return min((listing.until_us for listing in self._listed.values()), default=None)
+        ends = [*self._gray.values(), *(refusal.until_us for refusal in self._black.values())]
+        return min(ends, default=None)
 
-    def list_reasons(self) -> list[ListReason]:
-        """One for each member that is listed."""
-        return [listing.reason for listing in self._listed.values()]
+    def count_reasons(self) -> Counter[ListReason]:
+        """Members that are listed now."""
+        counts = Counter(refusal.reason for refusal in self._black.values())
+        counts[ListReason.SILENT] = len(self._gray)
+        return counts
 
     def mark(self, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
         """The candidates, of whom those that are listed come last in a choice."""
-        if not self._listed:
+        if not (self._gray or self._black):
             return candidates
         if self._marked is None or self._marked[0] is not candidates:
-            marked = [
-                replace(c, is_steady=False) if c.member in self._listed else c for c in candidates
-            ]
+            listed = self._gray.keys() | self._black.keys()
+            marked = [replace(c, is_steady=False) if c.member in listed else c for c in candidates]
             self._marked = candidates, marked
         return self._marked[1]
 
     def statistics(self, now_us: int) -> dict[str, Any]:
         """Who is listed, why, and for how long still; how often each happened."""
+        gray = [(m, ListReason.SILENT, until_us) for m, until_us in self._gray.items()]
+        black = [(m, refusal.reason, refusal.until_us) for m, refusal in self._black.items()]
         return {
-            "listed": {
-                f"{member.bookie}": {
-                    "reason": listing.reason.value,
-                    "left_us": max(listing.until_us - now_us, 0),
+            "listed": [
+                {
+                    "bookie": member.bookie,
+                    "incarnation": member.incarnation,
+                    "reason": reason.value,
+                    "left_us": max(until_us - now_us, 0),
                 }
-                for member, listing in self._listed.items()
-            },
+                for member, reason, until_us in gray + black
+            ],
             "listings": dict(self._counts),
         }
 
@@ -186,42 +184,41 @@ class NodeStates:
             del self._heard[next(iter(self._heard))]
         return heard
 
-    def _is_gray(self, member: Member) -> bool:
-        listing = self._listed.get(member)
-        return listing is not None and listing.reason is ListReason.SILENT
+    def _note_heard(self, now_us: int) -> None:
+        """Somebody answers: silences during which nobody did were ours."""
+        if self._silent and self._last_heard_us < min(self._silent.values()):
+            self._deaf_until_us = now_us
+            self._silent.clear()
+        self._last_heard_us = now_us
 
-    def _has_answered_since(self, since_us: int, silent: Member) -> bool:
+    def _note_stored(self, member: Member, heard: _Heard, sent_us: int) -> None:
+        heard.stored_sent_us = max(heard.stored_sent_us, sent_us)
+        if sent_us < self._silent.get(member, 0):
+            return
+        self._silent.pop(member, None)
+        heard.gray_us = max(heard.gray_us // 2, GRAY_US_FIRST)
+        if self._gray.pop(member, None) is not None:
+            self._change()
+
+    def _was_another_heard(self, since_us: int, silent: Member) -> bool:
         return any(
-            heard.answered_sent_us >= since_us
+            heard.heard_us > since_us
             for member, heard in self._heard.items()
             if member.bookie != silent.bookie
         )
 
-    def _put(self, member: Member, listing: BookieListing) -> frozenset[Member]:
-        before = self._listed.get(member)
-        self._listed[member] = listing
-        self._counts[listing.reason.value] += before is None or before.reason != listing.reason
-        return self._change()
+    def _note_listed(self, reason: ListReason) -> None:
+        self._counts[reason.value] += 1
+        self._change()
 
-    def _take_off(self, members: Sequence[Member]) -> frozenset[Member] | None:
-        for member in members:
-            del self._listed[member]
-        return self._change() if members else None
-
-    def _change(self) -> frozenset[Member]:
-        before, self._marked = self.shunned, None
-        self.shunned = frozenset(
-            member
-            for member, listing in self._listed.items()
-            if listing.reason is not ListReason.OVERLOADED
-        )
-        return before
+    def _change(self) -> None:
+        self._marked = None
+        if self.shunned != self._gray.keys():
+            self.shunned = frozenset(self._gray)
 
     def validate(self) -> None:
         """Assert the invariants."""
-        for member, listing in self._listed.items():
-            heard = self._heard.get(member)
-            is_gray = listing.reason is ListReason.SILENT
-            assert not is_gray or heard is None or heard.silent_since_us is not None, member
-            assert (member in self.shunned) == (listing.reason is not ListReason.OVERLOADED), member
-        assert self.shunned <= self._listed.keys(), self.shunned
+        assert self.shunned == self._gray.keys(), (self.shunned, self._gray)
+        for member in self._silent.keys() & self._heard.keys():
+            stored_sent_us = self._heard[member].stored_sent_us
+            assert stored_sent_us < self._silent[member], (member, stored_sent_us)

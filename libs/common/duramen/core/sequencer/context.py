@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -94,8 +94,8 @@ class Ports:
     rng: random.Random
     locations: Callable[[], Mapping[Member, Candidate]]
     candidates: Callable[[], Sequence[Candidate]]
-    shunned: Callable[[], Collection[Member]] = tuple
-    """Members that writers leave (R27)."""
+    shunned: Callable[[], frozenset[Member]] = frozenset
+    """Members that writers leave (R27); none while no change could be stored."""
     may_change_ensemble: Callable[[], bool] = lambda: True
     owed_by_all: Callable[[], int] = lambda: 0
     """Bytes that all logs of the process keep for members that missed them."""
@@ -110,7 +110,7 @@ def make_ports(context: SequencerContext, put: Callable[[Effect], None]) -> Port
         rng=context.rng,
         locations=lambda: context.locations or {},
         candidates=context.list_candidates,
-        shunned=lambda: context.nodes.shunned,
+        shunned=lambda: context.nodes.shunned if context.is_metadata_reachable else frozenset(),
         may_change_ensemble=lambda: not context.is_rolling_suspended,
         owed_by_all=lambda: context.owed_bytes,
     )

@@ -18,9 +18,10 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
-from duramen.core.placement import PlacementRule
+from duramen.core.placement import Candidate, PlacementRule
 from duramen.core.segment import Segment, SegmentState, Totals
 from duramen.core.sequencer.context import Ports
 from duramen.core.sequencer.effects import CommitOutcome, LogView, PersistOwed
@@ -48,6 +49,21 @@ class WriterState(enum.Enum):
 
 _STILL: Final = (WriterState.HELD, WriterState.FENCED)
 """Nothing may be sent, for now or for good."""
+
+
+class _NoHelp(NamedTuple):
+    """Nobody was found for members that are to be left: it is not tried again with each entry."""
+
+    shunned: frozenset[Member]
+    candidates: Sequence[Candidate]
+    leaving: list[Member]
+
+    def is_known(
+        self, shunned: frozenset[Member], candidates: Sequence[Candidate], leaving: list[Member]
+    ) -> bool:
+        """Whether the same was tried; lists are the same only as the same objects."""
+        is_same = shunned is self.shunned and candidates is self.candidates
+        return is_same and leaving == self.leaving
 
 
 class LedgerWriter:
@@ -82,6 +98,7 @@ class LedgerWriter:
         """An `out_of_order` segment lost a member: it rolls instead of changing its ensemble."""
 
         self._ports = ports
+        self._no_help = _NoHelp(frozenset(), (), [])
         self._window = EntryWindow()
         self._owed = OwedCopies(owed_bytes_max, ports)
         self._delivery = Delivery(ports)
@@ -290,9 +307,10 @@ class LedgerWriter:
         """Other bookies are available: a suspended member may be replaced or probed at once."""
         self._delivery.hasten(now_us)
         self.on_timer(now_us)
+        self.on_shunned(now_us)
 
     def on_shunned(self, now_us: int) -> None:
-        """Replace whom other logs found silent or full, if a copy for it is under way (R27).
+        """Replace whom other logs found silent, if a copy for it is under way (R27).
 
         Only by somebody who is not: while there is nobody, this log asks for itself.
         """
@@ -306,12 +324,17 @@ class LedgerWriter:
             if member in shunned and member not in absent
             if misses_any(member, segment, self._window, self._owed)
         ]
-        if not leaving:
+        candidates = self._ports.candidates()
+        if not leaving or self._no_help.is_known(shunned, candidates, leaving):
             return
-        for member in self._change.list_replaceable(segment, absent, leaving):
-            self._delivery.note_failure(member, segment, now_us)
-        if self.suspended:
-            self._propose()
+        ensemble = self._change.choose_without(segment, absent, leaving)
+        if ensemble is None:
+            self._no_help = _NoHelp(shunned, candidates, leaving)
+            return
+        for member in leaving:
+            if member not in ensemble:
+                self._delivery.note_failure(member, segment, now_us)
+        self._propose(ensemble)
 
     def persist_owed(self) -> None:
         """Record everything that is still owed, before the segment is closed."""
@@ -381,14 +404,23 @@ class LedgerWriter:
             self._delivery.resume(member, self.segment, self._window, self._owed)
             self._tail.report_again()
 
-    def _propose(self) -> None:
-        """Replace what failed if anything can be placed; otherwise it is suspended (R6)."""
+    def _propose(self, ensemble: tuple[Member, ...] | None = None) -> None:
+        """Replace what failed if anything can be placed; otherwise it is suspended (R6).
+
+        Args:
+            ensemble: as it shall be; None: as it is chosen now.
+        """
         if self.segment.ack_mode == "out_of_order":
             # An acknowledged entry above the LAC would be looked for where it never was: roll.
             self.wants_roll = True
             return
         is_proposed = self._change.propose(
-            self.segment, self.version, self._delivery.absent, self.lac, self.lac_totals
+            self.segment,
+            self.version,
+            self._delivery.absent,
+            self.lac,
+            self.lac_totals,
+            ensemble=ensemble,
         )
         self.state = WriterState.CHANGING if is_proposed else WriterState.OPEN
 
@@ -417,7 +449,9 @@ class LedgerWriter:
             if not entry.is_sent:
                 self._delivery.send(entry, self.segment, self._window.lac)
         self._restart_round(now_us)
-        return self._advance(now_us)
+        acknowledged = self._advance(now_us)
+        self.on_shunned(now_us)
+        return acknowledged
 
     def _adopt(self, segment: Segment, version: int, now_us: int) -> list[SentEntry]:
         """The new ensemble is in force. R7: first drop acks of replaced members everywhere."""
@@ -430,6 +464,7 @@ class LedgerWriter:
         if self.suspended and self.state is WriterState.OPEN:
             self._propose()
         self._restart_round(now_us)
+        self.on_shunned(now_us)
         return acknowledged
 
     def _fence(self, reason: str) -> None:

@@ -118,7 +118,7 @@ class BookieLanes:
         lane = self._lanes.get(key)
         if lane is None:
             # A lane of its own each: a bookie that is full of appends must not hold recovery up.
-            lane = self._lanes[key] = _Lane(effect.member, service, self)
+            lane = self._lanes[key] = _Lane(effect.member, self)
         add = calls.Add(
             effect.ledger_id,
             effect.entry,
@@ -207,15 +207,12 @@ class BookieLanes:
         is_write = effect.lac > NOTHING or effect.round_id > 0
         update = calls.LacUpdate(effect.ledger_id, effect.lac, is_write=is_write)
         body = calls.pack_lacs(effect.member.incarnation, [update])
-        sent_us = _read_clock_us()
         try:
             answer = await self.insist(effect.member, "/b/lac", body, STORE_TIMEOUT_US)
             (marks,) = calls.parse_marks(answer, b"DLCR")
             status = marks.status
-            self.watch.on_answered(effect.member, sent_us, [status], is_entry=False)
         except (UnreachableError, NoAnswerError, FrameError, ValueError) as error:
             status = _status_of(error)
-            self.watch.on_failed(effect.member, sent_us, status)
         sink.on_lac(effect.member, epoch_of(effect.ledger_id), status, effect.round_id)
         sink.flush()
 
@@ -253,9 +250,8 @@ class BookieLanes:
 class _Lane:
     """Adds to one bookie incarnation."""
 
-    def __init__(self, member: Member, service: calls.ServiceClass, lanes: BookieLanes) -> None:
+    def __init__(self, member: Member, lanes: BookieLanes) -> None:
         self.member = member
-        self._service = service
         self._lanes = lanes
         self._waiting: dict[LogId, deque[_WaitingAdd]] = {}
         """Per log in the order of its turns; no log without adds."""
@@ -313,17 +309,16 @@ class _Lane:
     async def _send(self, frame: list[_WaitingAdd]) -> None:
         """Send a frame; the adds for which the bookie has no room are sent again after a pause."""
         deadline_us = _read_clock_us() + STORE_TIMEOUT_US
-        is_entry = self._service is calls.ServiceClass.APPEND
         watch = self._lanes.watch
         while frame:
             sent_us = _read_clock_us()
             try:
                 statuses = await self._ask(frame, deadline_us - sent_us)
             except (UnreachableError, NoAnswerError, FrameError) as error:
-                watch.on_failed(self.member, sent_us, _status_of(error))
+                watch.on_failed(self.member, _status_of(error), sent_us)
                 self._fail(frame, error)
                 break
-            watch.on_answered(self.member, sent_us, statuses, is_entry=is_entry)
+            watch.on_answered(self.member, statuses, sent_us)
             refused: list[_WaitingAdd] = []
             if _read_clock_us() + OVERLOADED_PAUSE_US < deadline_us:
                 refused = [

@@ -1,7 +1,8 @@
-"""What stores of this process meet at bookies, told to the lists that all its logs share.
+"""What entries of this process meet at bookies, told to the lists that all its logs share.
 
-Lanes report each frame: answered, silent or refused. The lists (`core.placement.node_states`)
+Lanes report each frame of entries: answered or silent. The lists (`core.placement.node_states`)
 decide; here are their clock and their timer, and who is told when writers have to leave a member.
+Writes of LACs are not told: a bookie whose disk hangs answers those that change nothing.
 
 Called by `bookie_lanes`; followed by whoever drives the logs. Source: R27, docs/protocol/write.md
 "Silent and full bookies".
@@ -12,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import prometheus_client
@@ -20,13 +21,22 @@ import prometheus_client
 from duramen.core.placement.node_states import ListReason, NodeStates
 from duramen.core.status import BookieStatus
 from duramen.ids import Member
-from duramen.units import SECOND
+from duramen.limits import STORE_TIMEOUT_US
+from duramen.units import MS, SECOND
 
 LISTED: Final = prometheus_client.Gauge(
     "duramen_sequencer_listed_bookies",
     "Bookies that new data avoids, because they are silent or refuse it",
     ["reason"],
 )
+for _reason in ListReason:
+    LISTED.labels(_reason.value)
+
+_ASLEEP_US: Final = STORE_TIMEOUT_US + 500 * MS
+"""A silence that is told later than that was ours: the process was stopped."""
+
+_TIMER_SLACK_S: Final = 0.001
+"""Timers may come a little early."""
 
 
 class NodeWatch:
@@ -37,31 +47,27 @@ class NodeWatch:
     """
 
     def __init__(self, nodes: NodeStates) -> None:
-        self.on_shunned: Callable[[], None] = _nothing
-        """Told when there are more members that writers leave."""
+        self.on_shunned: Callable[[frozenset[Member]], None] = _nothing
+        """Told of members that writers have to leave as of now."""
         self._nodes = nodes
+        self._shunned: frozenset[Member] = frozenset()
+        self._counts: Counter[ListReason] = Counter()
+        self._next_us: int | None = None
         self._timer: asyncio.TimerHandle | None = None
 
-    def on_answered(
-        self, member: Member, sent_us: int, statuses: Collection[BookieStatus], *, is_entry: bool
-    ) -> None:
-        """A frame that was sent then was answered.
+    def on_answered(self, member: Member, statuses: Sequence[BookieStatus], sent_us: int) -> None:
+        """A frame of entries that was sent then was answered, with so many statuses as rows."""
+        self._nodes.on_answered(member, statuses, sent_us, _read_clock_us())
+        self._follow()
 
-        Args:
-            is_entry: new entries, which a bookie without space refuses; not LACs or recovery.
-        """
-        refusals = [status for status in set(statuses) if NodeStates.is_refusal(status)]
-        if not refusals:
-            self._follow(self._nodes.on_answered(member, sent_us, is_entry=is_entry))
-        for status in refusals:
-            self._follow(self._nodes.on_refused(member, status, _read_clock_us()))
-
-    def on_failed(self, member: Member, sent_us: int, status: BookieStatus) -> None:
-        """A frame that was sent then had no answer, or one of an overloaded bookie to the end."""
-        if NodeStates.is_refusal(status):
-            self._follow(self._nodes.on_refused(member, status, _read_clock_us()))
-        else:
-            self._follow(self._nodes.on_silent(member, sent_us, _read_clock_us()))
+    def on_failed(self, member: Member, status: BookieStatus, sent_us: int) -> None:
+        """A frame of entries that was sent then has no answer, or a refusal, as its status."""
+        now_us = _read_clock_us()
+        if status is BookieStatus.OVERLOADED:
+            self._nodes.on_answered(member, [status], sent_us, now_us)
+        elif now_us - sent_us <= _ASLEEP_US:
+            self._nodes.on_silent(member, sent_us, now_us)
+        self._follow()
 
     def statistics(self) -> dict[str, Any]:
         """Who is listed, why, for how long."""
@@ -71,27 +77,42 @@ class NodeWatch:
         """Look at no time any more."""
         if self._timer is not None:
             self._timer.cancel()
+        self._show(Counter())
 
-    def _follow(self, shunned_before: frozenset[Member] | None) -> None:
-        """The lists changed, unless None; `shunned_before`: whom writers left until now."""
-        if shunned_before is None:
-            return
-        self.stop()
+    def _follow(self) -> None:
+        """Do what a change of the lists asks for."""
         next_us = self._nodes.next_expiry_us
+        if next_us == self._next_us and self._nodes.shunned is self._shunned:
+            return
+        self._show(self._nodes.count_reasons())
+        if next_us != self._next_us:
+            self._set_timer(next_us)
+        came, self._shunned = self._nodes.shunned - self._shunned, self._nodes.shunned
+        if came:
+            self.on_shunned(came)
+
+    def _set_timer(self, next_us: int | None) -> None:
+        self._next_us = next_us
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         if next_us is not None:
-            left_us = max(next_us - _read_clock_us(), 0)
-            self._timer = asyncio.get_running_loop().call_later(left_us / SECOND, self._expire)
-        counts = Counter(self._nodes.list_reasons())
-        for reason in ListReason:
-            LISTED.labels(reason.value).set(counts[reason])
-        if self._nodes.shunned - shunned_before:
-            self.on_shunned()
+            left_s = max(next_us - _read_clock_us(), 0) / SECOND + _TIMER_SLACK_S
+            self._timer = asyncio.get_running_loop().call_later(left_s, self._expire)
 
     def _expire(self) -> None:
-        self._follow(self._nodes.expire(_read_clock_us()))
+        self._timer = self._next_us = None
+        self._nodes.expire(_read_clock_us())
+        self._follow()
+
+    def _show(self, counts: Counter[ListReason]) -> None:
+        """The gauge is that of the process, in which there may be several."""
+        for reason in ListReason:
+            LISTED.labels(reason.value).inc(counts[reason] - self._counts[reason])
+        self._counts = counts
 
 
-def _nothing() -> None:
+def _nothing(_shunned: frozenset[Member]) -> None:
     """Nobody follows."""
 
 

@@ -120,7 +120,10 @@ class Delivery:
 
 def misses_any(member: Member, segment: Segment, window: EntryWindow, owed: OwedCopies) -> bool:
     """Whether a copy for the member is under way, or still to be sent."""
-    return next(_list_missed(member, segment, window, owed), None) is not None
+    return any(
+        member in entry.missing_from(segment)
+        for entry in itertools.chain(window.entries, owed.entries.values())
+    )
 
 
 def _list_missed(

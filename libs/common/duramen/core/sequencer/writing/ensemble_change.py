@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from duramen.core.placement import PlacementRule, choose_replacements
 from duramen.core.segment import Segment, SegmentState, Totals
@@ -80,14 +80,17 @@ class EnsembleChange:
         absent: Collection[Member],
         lac: EntryId,
         lac_totals: Totals,
+        *,
+        ensemble: tuple[Member, ...] | None = None,
     ) -> bool:
         """Replace absent members from LAC + 1 on; False if nothing is proposed: they stay.
 
         Args:
             segment: as its node was at `version`.
             absent: who failed, of this ensemble and of others.
+            ensemble: as it shall be; None: as it is chosen now.
         """
-        ensemble = self._choose(segment, absent, absent)
+        ensemble = ensemble or self._choose(segment, absent, absent, self.rule)
         if ensemble is None:
             if not self._has_unknown_commit:
                 self._proposal = None
@@ -103,17 +106,22 @@ class EnsembleChange:
         self._ports.put(Commit(self._commit_token, (self._proposal,)))
         return True
 
-    def list_replaceable(
+    def choose_without(
         self, segment: Segment, absent: Collection[Member], leaving: Collection[Member]
-    ) -> list[Member]:
-        """Whom of `leaving` bookies can replace now that nobody found silent or full."""
-        present = segment.last_fragment.ensemble
+    ) -> tuple[Member, ...] | None:
+        """The present ensemble without whom it can do without; None: without nobody.
+
+        Nobody has to go: what comes in is not listed, and breaks no rule, as it does not last.
+        """
         unfit = {*absent, *leaving, *self._ports.shunned()}
-        ensemble = self._choose(segment, leaving, unfit)
-        return [] if ensemble is None else [m for m in present if m not in ensemble]
+        return self._choose(segment, leaving, unfit, replace(self.rule, is_strict=True))
 
     def _choose(
-        self, segment: Segment, leaving: Collection[Member], unfit: Collection[Member]
+        self,
+        segment: Segment,
+        leaving: Collection[Member],
+        unfit: Collection[Member],
+        rule: PlacementRule,
     ) -> tuple[Member, ...] | None:
         """The present ensemble without whom it loses, if anything can be placed.
 
@@ -128,7 +136,7 @@ class EnsembleChange:
             [member for member in present if member in leaving],
             [c for c in self._ports.candidates() if c.member not in unfit],
             segment.quorum,
-            self.rule,
+            rule,
             self._ports.locations(),
             self._ports.rng,
         )
