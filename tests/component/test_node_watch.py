@@ -199,6 +199,7 @@ def test_the_bookie_is_taken_again_when_its_time_is_over() -> None:
             (frozen, *_) = world.ensemble(1)
             world.bookies.silent.add(frozen)
             await world.append(world.host, LogId(1))
+            await world.append(world.host, LogId(2))  # others are heard after it was asked
             world.bookies.is_over[LogId(1)].set()
             await wait_for(lambda: bool(world.host.statistics()["lanes"]["listings"]))
             await wait_for(lambda: not world.context.nodes.shunned)
