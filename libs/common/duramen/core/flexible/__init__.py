@@ -1,0 +1,5 @@
+"""Flexible copysets: where the copies of each entry lie is chosen entry by entry (R22–R30).
+
+`property` is what the places of a copyset must span and what covers every set of them, `nodeset`
+the bookies that an epoch may use.
+"""
