@@ -183,7 +183,7 @@ class Replicas:
         places = {bookie: known.place for bookie, known in bookies.items()}
         for log in logs:
             node, segments = await self.list_segments(log)
-            replication = node.config.replication
+            replication = node.config.striped
             rule = Rule(
                 replication.min_regions, replication.min_racks, replication.placement == "strict"
             )

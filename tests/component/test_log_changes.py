@@ -122,7 +122,7 @@ def test_the_fields_that_are_named_change_and_the_owner_is_told(kind: type[Memor
         assert stored is not None and stored.version == 1, "changed once, whatever was doubtful"
         config = read_log(stored.data).config
         assert config.to_json() == answer["config"]
-        assert (config.replication.ack_quorum, config.replication.write_quorum) == (3, 3)
+        assert (config.striped.ack_quorum, config.striped.write_quorum) == (3, 3)
         told = {"op": "config_changed", "log_id": TEXT, "forwarded": True}
         assert world.peers.calls == [("http://s1/s/control", told)]
 

@@ -161,7 +161,7 @@ class Stage:
     def reconfigure(self, options: Mapping[str, str]) -> LogConfig:
         """An operator's compare-and-set on the log node: `E`, `Qw`, `Qa`, `commit`, `flush`."""
         log = self.store.log
-        replication = log.config.replication
+        replication = log.config.striped
         config = parse_log_config({
             "replication": {
                 **replication.model_dump(),

@@ -94,7 +94,7 @@ def _release_log(log: LogConfig) -> LogConfig:
 
 
 def _focus_log(log: LogConfig, focus: Focus) -> LogConfig:
-    part = log.replication
+    part = log.striped
     if focus.shape is not None:
         ensemble, write, ack = focus.shape
         part = part.model_copy(update={

@@ -84,7 +84,7 @@ class Nemesis:
         askers: Sequence[ExactClient],
     ) -> None:
         self.world = world
-        self.budget = min(log.replication.ack_quorum for log in options.logs) - 1
+        self.budget = min(log.striped.ack_quorum for log in options.logs) - 1
         if options.is_beyond_budget:
             self.budget += 2
         self.hurt: list[Member] = []

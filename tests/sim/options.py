@@ -290,7 +290,7 @@ def can_place(
 
 
 def _format_log(log: LogConfig) -> str:
-    part = log.replication
+    part = log.striped
     roll = log.roll
     return (
         f"{part.ensemble_size}/{part.write_quorum}/{part.ack_quorum}"

@@ -634,7 +634,7 @@ class _Refused(Exception):
 
 
 def _rule_of(log: LogConfig) -> PlacementRule:
-    part = log.replication
+    part = log.striped
     return PlacementRule(part.min_racks, part.min_regions, is_strict=part.placement == "strict")
 
 

@@ -115,7 +115,7 @@ class SequencerNode(Node):
         chance = random.Random(f"clock {self.name} {options.clock_skew_us}")
         self._clock_offset_us = int(chance.random() * options.clock_skew_us)
         self._has_repair = options.has_repair
-        self._least_ack_quorum = min(log.replication.ack_quorum for log in options.logs)
+        self._least_ack_quorum = min(log.striped.ack_quorum for log in options.logs)
 
     @property
     def drivers(self) -> dict[LogId, LogDriver]:
@@ -330,7 +330,7 @@ class SequencerNode(Node):
             stored = await self.session.get(path)
             assert stored is not None
             log = read_log(stored.data)
-            part = log.config.replication
+            part = log.config.striped
             size, write, racks, regions = (
                 part.ensemble_size, part.write_quorum, part.min_racks, part.min_regions,
             )  # fmt: skip

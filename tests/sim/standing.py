@@ -120,7 +120,7 @@ def draw_calm_options(seed: int, standing: Standing) -> Options:
 
 def _stay(log: LogConfig, bookie_count: int) -> LogConfig:
     """A log whose owner has no reason to change its nodes: by that it would learn of another."""
-    replication = log.replication.model_copy(update={"ensemble_size": bookie_count})
+    replication = log.striped.model_copy(update={"ensemble_size": bookie_count})
     roll = log.roll.model_copy(
         update={"interval": HOUR, "idle_close": HOUR, "size": GIB}
     )  # fmt: skip

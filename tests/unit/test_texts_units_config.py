@@ -8,13 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import re
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duramen.config import LogConfig, parse_log_config, parse_namespace_config
+from duramen.config import (
+    FlexibleReplication,
+    LogConfig,
+    parse_log_config,
+    parse_namespace_config,
+    read_log_config,
+)
 from duramen.errors import DuramenError
 from duramen.ids import (
     LAST_ENTRY_ID,
@@ -194,7 +200,7 @@ def test_what_is_no_size_is_refused(text: str) -> None:
 def test_the_defaults_are_those_of_the_interface_page() -> None:
     config = parse_log_config({})
     assert config == LogConfig()
-    replication = config.replication
+    replication = config.striped
     assert (replication.ensemble_size, replication.write_quorum, replication.ack_quorum) == (
         3,
         3,
@@ -210,6 +216,55 @@ def test_the_defaults_are_those_of_the_interface_page() -> None:
     assert document["retention"]["age"] == "3d" and document["commit_delay"] == "5ms"
     assert document["window"] == {"entries": 2_000, "bytes": "64MiB"}
     assert parse_log_config(document) == config, "what is stored reads back"
+
+
+FLEXIBLE: Final = {"copysets": "flexible", "replication": {"node": 2, "rack": 2, "extras": 1}}
+
+
+def test_a_flexible_log_is_read_as_it_was_stored_and_not_offered_yet() -> None:
+    more = {"nodeset": {"size": "none"}, "sticky": "off", "window": {"stall": "2s"}}
+    config = read_log_config({**FLEXIBLE, **more})
+    assert isinstance(config.replication, FlexibleReplication) and config.is_flexible
+    document = config.to_json()
+    assert document["replication"]["extras"] == 1 and document["sticky"] == "off"
+    assert document["nodeset"] == {"size": None, "tolerate": 1}
+    assert document["window"]["stall"] == "2s"
+    assert read_log_config(document) == config
+    with pytest.raises(DuramenError, match="copysets: must be 'striped'"):
+        parse_log_config(FLEXIBLE)
+
+
+def test_a_striped_log_is_stored_as_by_older_versions() -> None:
+    document = LogConfig().to_json()
+    assert not {"nodeset", "sticky"} & set(document) and "stall" not in document["window"]
+    assert list(document)[:3] == ["replication", "ack_mode", "copysets"]
+
+
+@pytest.mark.parametrize(
+    ("document", "field", "words"),
+    [
+        ({"replication": {"node": 2}}, "replication", "flexible logs have node, rack"),
+        ({**FLEXIBLE, "replication": {"ack_quorum": 2}}, "replication", "striped logs have"),
+        ({**FLEXIBLE, "replication": {"node": 2, "rack": 3}}, "replication", "must hold"),
+        ({**FLEXIBLE, "replication": {"extras": 3}}, "replication.extras", "less than or equal"),
+        ({"nodeset": {"size": 4}}, "nodeset", "flexible alone"),
+        ({"sticky": "off"}, "sticky", "flexible alone"),
+        ({"window": {"stall": "2s"}}, "window", "flexible alone"),
+        ({**FLEXIBLE, "window": {"stall": "2m"}}, "window.stall", "60s"),
+        ({**FLEXIBLE, "sticky": "maybe"}, "sticky", "boolean"),
+    ],
+)
+def test_the_forms_of_replication_are_not_mixed(
+    document: dict[str, Any], field: str, words: str
+) -> None:
+    with pytest.raises(DuramenError, match=words) as caught:
+        read_log_config(document)
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize("value", [True, "on"])
+def test_a_switch_is_also_what_yaml_makes_of_it(value: object) -> None:
+    assert read_log_config({**FLEXIBLE, "sticky": value}).sticky is True
 
 
 def test_no_limit_is_null_or_none() -> None:

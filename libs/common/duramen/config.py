@@ -22,9 +22,12 @@ from pydantic import (
     Field,
     PlainSerializer,
     ValidationError,
+    ValidationInfo,
     WithJsonSchema,
+    field_validator,
     model_validator,
 )
+from pydantic.json_schema import SkipJsonSchema
 
 from duramen.errors import DuramenError
 from duramen.units import (
@@ -151,6 +154,92 @@ class Replication(_Part):
         return self
 
 
+class FlexibleReplication(_Part):
+    """What the copies of one entry span, whichever bookies of the nodeset have them (R22)."""
+
+    node: Annotated[int, Field(strict=True, ge=1, le=64)] = 3
+    rack: Count = 2
+    region: Count = 1
+    extras: Annotated[int, Field(strict=True, ge=0, le=2)] = 0
+    regions_that_must_suffice: Count | None = None
+    """How few regions may be left and still satisfy the rule; None: `region`."""
+
+    placement: Literal["strict", "prefer"] = "strict"
+
+    @model_validator(mode="after")
+    def _check_span(self) -> FlexibleReplication:
+        if not self.node >= self.rack >= self.region:
+            raise ValueError(
+                f"node {self.node} ≥ rack {self.rack} ≥ region {self.region} must hold: so many "
+                "copies cannot lie in more racks, nor these in more regions"
+            )
+        return self
+
+
+_FORMS: Final[Mapping[str, type[Replication | FlexibleReplication]]] = {
+    "striped": Replication,
+    "flexible": FlexibleReplication,
+}
+"""What `replication` holds, by `copysets`."""
+
+
+def _name_form(copysets: str) -> str:
+    own, other = (
+        set(_FORMS[name].model_fields) for name in (copysets, *(set(_FORMS) - {copysets}))
+    )
+    return ", ".join(name for name in _FORMS[copysets].model_fields if name in own - other)
+
+
+def _read_replication(value: object, info: ValidationInfo) -> Replication | FlexibleReplication:
+    """In the form that `copysets` asks for, which was read before."""
+    copysets = info.data.get("copysets", "striped")
+    form = _FORMS[copysets]
+    if isinstance(value, form):
+        return value
+    if isinstance(value, BaseModel):
+        value = value.model_dump(mode="json")
+    for name, other in _FORMS.items():
+        foreign = set(other.model_fields) - set(form.model_fields)
+        if isinstance(value, Mapping) and not foreign.isdisjoint(value):
+            raise ValueError(
+                f"{', '.join(sorted(foreign & set(value)))}: with copysets {copysets} it has "
+                f"{_name_form(copysets)}; {name} logs have {_name_form(name)}"
+            )
+    return form.model_validate(value)
+
+
+class Nodeset(_Part):
+    """The bookies that an epoch of a flexible log may use."""
+
+    size: Annotated[
+        Annotated[int, Field(strict=True, ge=1, le=64)] | None,
+        BeforeValidator(_read_limit),
+    ] = None
+    """None: all, up to 20."""
+
+    tolerate: Annotated[int, Field(strict=True, ge=0, le=63)] = 1
+    """How many of them may be away at once."""
+
+
+def _read_switch(value: object) -> object:
+    """YAML reads an unquoted `on` as true."""
+    switches: Mapping[object, bool] = {"on": True, "off": False}
+    return switches.get(value, value) if isinstance(value, str) else value
+
+
+def _write_switch(is_on: bool) -> str:
+    return "on" if is_on else "off"
+
+
+Switch = Annotated[
+    bool,
+    BeforeValidator(_read_switch),
+    PlainSerializer(_write_switch, return_type=str),
+    Field(strict=True),
+    WithJsonSchema({"enum": ["on", "off", True, False]}),
+]
+
+
 class Roll(_Part):
     """When a segment is closed and the next one opened (R19); both bounds are active.
 
@@ -188,11 +277,17 @@ class Flush(_Part):
     wait_max: _FlushWait = parse_duration_us("50ms")
 
 
+_Stall = Annotated[Duration, _at_least("1s"), _at_most("60s")]
+
+
 class Window(_Part):
     """What may be between the oldest and the newest unacknowledged append; beyond: SEQNOBUF."""
 
     entries: Annotated[int, Field(strict=True, ge=1, le=100_000)] = 2_000
     bytes: Size = parse_size_bytes("64MiB")
+    stall: SkipJsonSchema[_Stall] = parse_duration_us("10s")
+    """How long an entry of a flexible log may be incomplete, before its owner takes the log over by
+    itself (R28)."""
 
 
 class Producers(_Part):
@@ -224,12 +319,36 @@ _AckMode = Annotated[
 ]
 
 
+_COPYSETS_OFFERED: Final = "striped"
+"""As `_ACK_MODES_OFFERED`: nothing writes to flexible logs yet, and schemas leave them out."""
+
+_Copysets = Annotated[
+    Literal["striped", "flexible"], WithJsonSchema({"const": _COPYSETS_OFFERED, "type": "string"})
+]
+
+
+_SHOWN_FIRST: Final = ("replication", "ack_mode", "copysets")
+"""`copysets` is read before `replication`, whose form it tells, and shown behind it."""
+
+
+def _show_in_order(schema: dict[str, Any]) -> None:
+    properties = schema["properties"]
+    shown = {name: properties[name] for name in _SHOWN_FIRST}
+    schema["properties"] = shown | {n: p for n, p in properties.items() if n not in shown}
+
+
 class LogConfig(_Part):
     """The configuration of one log, defaults filled in."""
 
-    replication: Replication = Replication()
+    model_config = ConfigDict(json_schema_extra=_show_in_order)
+
+    copysets: _Copysets = "striped"
+    replication: Annotated[
+        Replication | SkipJsonSchema[FlexibleReplication], BeforeValidator(_read_replication)
+    ] = Field(default_factory=dict, validate_default=True)
     ack_mode: _AckMode = "ordered"
-    copysets: Literal["striped"] = "striped"
+    nodeset: SkipJsonSchema[Nodeset] = Nodeset()
+    sticky: SkipJsonSchema[Switch] = True
     early_append: Annotated[bool, Field(strict=True)] = False
     commit: Literal["lac", "control"] = "lac"
     commit_delay: Duration = parse_duration_us("5ms")
@@ -241,9 +360,39 @@ class LogConfig(_Part):
     window: Window = Window()
     producers: Producers = Producers()
 
+    @field_validator("nodeset", "sticky", "window")
+    @classmethod
+    def _check_form(cls, value: object, info: ValidationInfo) -> object:
+        """What is of flexible logs alone is refused where it would say nothing."""
+        if info.data.get("copysets") != "striped":
+            return value
+        if isinstance(value, Window) and value.stall != Window().stall:
+            raise ValueError("stall: of logs with copysets flexible alone")
+        if value in (Nodeset(), True) or isinstance(value, Window):
+            return value
+        raise ValueError("of logs with copysets flexible alone")
+
+    @property
+    def is_flexible(self) -> bool:
+        """Whether each entry has a copyset of its own."""
+        return self.copysets == "flexible"
+
+    @property
+    def striped(self) -> Replication:
+        """How the copies of a striped log lie."""
+        assert isinstance(self.replication, Replication), self
+        return self.replication
+
     def to_json(self) -> dict[str, Any]:
-        """Every field, as texts and numbers that `parse_log_config` reads back."""
-        return self.model_dump(mode="json")
+        """Every field, as texts and numbers that `parse_log_config` reads back.
+
+        What is of flexible logs alone is left out of others: older versions read those, too.
+        """
+        fields = self.model_dump(mode="json")
+        shown = {name: fields.pop(name) for name in _SHOWN_FIRST}
+        if not self.is_flexible:
+            del fields["nodeset"], fields["sticky"], fields["window"]["stall"]
+        return shown | fields
 
 
 def needs_new_segment(old: LogConfig, new: LogConfig) -> bool:
@@ -251,9 +400,8 @@ def needs_new_segment(old: LogConfig, new: LogConfig) -> bool:
 
     Everything else is in force as soon as the log's owner knows it.
     """
-    return any(
-        getattr(old, name) != getattr(new, name) for name in ("replication", "ack_mode", "copysets")
-    )
+    names = ("replication", "ack_mode", "copysets", "nodeset")
+    return any(getattr(old, name) != getattr(new, name) for name in names)
 
 
 class NamespaceConfig(_Part):
@@ -283,6 +431,8 @@ def parse_log_config(document: Mapping[str, Any]) -> LogConfig:
     config = read_log_config(document)
     if config.ack_mode not in _ACK_MODES_OFFERED:
         raise DuramenError("invalid_argument", "ack_mode: must be 'ordered'", field="ack_mode")
+    if config.copysets != _COPYSETS_OFFERED:
+        raise DuramenError("invalid_argument", "copysets: must be 'striped'", field="copysets")
     return config
 
 

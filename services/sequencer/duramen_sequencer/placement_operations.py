@@ -183,7 +183,7 @@ class PlacementOperations:
         Raises:
             DuramenError: `invalid_argument` with what would work; `placement_impossible`.
         """
-        replication = config.replication
+        replication = config.striped
         advice = advise(replication)
         if advice is not None:
             detail = f"{advice.field}: {advice.detail}"

@@ -329,7 +329,7 @@ class Restore:
             for one in choose_candidates(read_rows(available, registered, ()))
             if one.member.bookie in urls and one.member not in failed
         ]
-        replication = log.config.replication
+        replication = log.config.striped
         quorum = Quorum(replication.ensemble_size, replication.write_quorum, replication.ack_quorum)
         rule = rule_of(log)
         ensemble = choose_ensemble(candidates, quorum, rule, random.SystemRandom())

@@ -305,7 +305,7 @@ class TwinState:
         return found
 
     def _check_replication(self, config: LogConfig) -> None:
-        wanted = config.replication
+        wanted = config.striped
         if wanted.placement == "strict" and wanted.min_racks > self.rack_count:
             detail = f"min_racks {wanted.min_racks}: the cluster has {self.rack_count} racks"
             raise DuramenError("placement_impossible", detail, field="replication")

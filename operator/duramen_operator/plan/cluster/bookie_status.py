@@ -133,7 +133,7 @@ def count_needed(frame: ClusterFrame) -> int:
     """Bookies that a segment of a log needs that says nothing about it."""
     replication = frame.spec.defaults.log.replication
     named = replication.ensemble_size if replication is not None else None
-    return named if named is not None else LogConfig().replication.ensemble_size
+    return named if named is not None else LogConfig().striped.ensemble_size
 
 
 def judge_placement(sets: Sequence[SetFrame], *, is_whole: bool) -> Said:

@@ -114,7 +114,7 @@ class Claims:
             for name in rank_nodes(f"{log.namespace}/{log.name}", weights_of(nodes))
             if name not in without
         ]
-        wanted, candidates = log.config.replication, self._context.candidates
+        wanted, candidates = log.config.striped, self._context.candidates
         cut_off = [
             name
             for name in names

@@ -192,7 +192,7 @@ class Rounds:
 
 def need_of(log: LogNode) -> Need:
     """What the log's configuration asks of every new segment."""
-    config = log.config.replication
+    config = log.config.striped
     quorum = Quorum(config.ensemble_size, config.write_quorum, config.ack_quorum)
     return Need(quorum, rule_of(log))
 

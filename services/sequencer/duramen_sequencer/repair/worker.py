@@ -186,7 +186,7 @@ class RepairWorker:
     async def _roll(self, subject: _Subject) -> Outcome:
         """The owner changes its last fragment by ending the segment (R21)."""
         log, view = subject.log, self._view()
-        rule = replace(rule_of(log), is_strict=log.config.replication.placement == "strict")
+        rule = replace(rule_of(log), is_strict=log.config.striped.placement == "strict")
         if choose_ensemble(view.candidates(), subject.segment.quorum, rule, self._rng) is None:
             return Postponed(MINUTE)  # the next segment would have no better place
         try:

@@ -63,7 +63,7 @@ def can_serve(
         sets = write_sets(segment.last_fragment.ensemble, segment.quorum)
         if not covers(able, sets, segment.quorum.ack_quorum):
             return False
-    return can_append(log.view.log.config.replication, candidates, unreached)
+    return can_append(log.view.log.config.striped, candidates, unreached)
 
 
 def list_unclosed(log: LogSequencer) -> list[Segment]:

@@ -47,7 +47,7 @@ class Proposal(NamedTuple):
 
 def rule_of(log: LogNode) -> PlacementRule:
     """What the log's configuration demands of every write set (R20)."""
-    return rule_of_replication(log.config.replication)
+    return rule_of_replication(log.config.striped)
 
 
 def rule_of_replication(config: Replication) -> PlacementRule:
@@ -75,7 +75,7 @@ class PlacementChoice(NamedTuple):
         unsteady = [candidate.member for candidate in candidates if not candidate.is_steady]
         if any(member in unsteady for member in self.ensemble):
             return False  # it came back since, or another one may be steady by now
-        is_wanted = self.config == log.config.replication
+        is_wanted = self.config == log.config.striped
         is_widest = self.is_full or len(members) == len(self.ensemble)
         if not (is_wanted and is_widest and all(member in members for member in self.ensemble)):
             return False
@@ -86,7 +86,7 @@ class PlacementChoice(NamedTuple):
 
 def refuse_segment(log: LogNode, candidates: Sequence[Candidate]) -> str:
     """Why `choose_segment` gives nothing, in a sentence with the numbers."""
-    config = log.config.replication
+    config = log.config.striped
     quorum = Quorum(config.ensemble_size, config.write_quorum, config.ack_quorum)
     refusal = explain_refusal(candidates, quorum, rule_of(log))
     detail = "the bookies have changed meanwhile" if refusal is None else refusal.detail
@@ -100,7 +100,7 @@ def choose_segment(
 
     With fewer than E bookies `strict` refuses and `prefer` takes E = Qw = those if ≥ Qa.
     """
-    config = log.config.replication
+    config = log.config.striped
     quorum = Quorum(config.ensemble_size, config.write_quorum, config.ack_quorum)
     usable = len(candidates)
     if usable < quorum.ensemble_size and config.placement == "prefer":

@@ -213,7 +213,7 @@ class SegmentEnd:
     def is_wider(self, log: LogNode) -> bool:
         """Whether the next segment would have bookies that this one had to do without."""
         size = self._writer.segment.quorum.ensemble_size
-        if size >= log.config.replication.ensemble_size:
+        if size >= log.config.striped.ensemble_size:
             return False
         choice = self._choose(log)
         return choice is not None and choice.quorum.ensemble_size > size
