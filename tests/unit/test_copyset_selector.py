@@ -246,6 +246,22 @@ def test_a_plan_is_there_exactly_if_a_wave_is_and_draws_waves_alone() -> None:
     assert min(kinds.values()) > 100, kinds
 
 
+def test_what_racks_hold_beyond_their_base_goes_first_to_regions_below_theirs() -> None:
+    # Seven copies in five racks and four regions, and one more: two of each region, and the two
+    # racks that hold two of them have to be the small regions' only ones.
+    big, small = in_racks(3, 3), in_racks(2)
+    regions = [small, big, small, big]
+    rows = make_rows((f"r{n}", rack) for n, places in enumerate(regions) for _, rack in places)
+    wanted = RP(7, 5, 4, 1)
+    plan = make_plan(rows, wanted, wanted.wave_count)
+    assert plan is not None
+    by_number = {row.number: row for row in rows}
+    rng = random.Random(4)
+    for _ in range(50):
+        copyset = [by_number[n] for n in plan.draw(rng)]
+        assert is_wave(copyset, wanted), copyset
+
+
 def test_listed_and_silent_nodes_are_left_while_others_suffice() -> None:
     selector = make_selector(make_rows(in_racks(3, 3, 3)), RP(3, 2))
     for _ in range(2_000):
@@ -422,8 +438,10 @@ def test_what_makes_do_with_less_ends_when_the_lists_change() -> None:
     assert len(choose(selector).numbers) == 4
     # One entry's silences make do with less for that entry alone.
     selector = make_selector(make_rows(in_racks(2, 2)), RP(3, 2, 1, 1), is_sticky=True)
+    assert choose(selector).block == 1
     assert len(choose(selector, NOBODY, 10).numbers) == 3
-    assert len(choose(selector).numbers) == 4
+    chosen = choose(selector)
+    assert len(chosen.numbers) == 4 and chosen.block == 3  # the silence has ended the first one
 
 
 def test_blocks_are_switched_off_and_on_live() -> None:
