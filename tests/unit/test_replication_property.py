@@ -6,7 +6,9 @@ Not here: which nodesets are chosen (`test_nodeset`).
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -55,6 +57,15 @@ def test_a_wave_fits_if_any_of_its_nodes_may_answer_first(wanted: ReplicationPro
         subsets = list(itertools.combinations(nodes, wanted.node))
         by_definition = bool(subsets) and all(map(wanted.is_satisfied_by, subsets))
         assert wanted.fits_wave(nodes) == by_definition, nodes
+
+
+@pytest.mark.parametrize("wanted", PROPERTIES, ids=str)
+@pytest.mark.parametrize("extras", range(EXTRAS_MAX + 1))
+def test_a_wave_is_found_where_there_is_one(wanted: ReplicationProperty, extras: int) -> None:
+    wanted = replace(wanted, extras=extras)
+    for nodes in list_nodesets():
+        by_definition = any(map(wanted.fits_wave, itertools.combinations(nodes, wanted.wave_count)))
+        assert wanted.has_wave(Counter(node.place for node in nodes)) == by_definition, nodes
 
 
 def test_two_incarnations_of_a_bookie_are_one() -> None:

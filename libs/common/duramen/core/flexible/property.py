@@ -4,23 +4,30 @@ A set of nodes satisfies it if it has at least `node` bookies in at least `rack`
 `region` regions. What satisfies it still does with more nodes, so all that follows is arithmetic on
 counts by place:
 - every set that satisfies it meets F ⇔ the nodes outside F do not satisfy it (R23, a seal cover);
-- what is left without A is appendable ⇔ it satisfies it; recoverable ⇔ A does not (R26).
+- what is left without A is appendable ⇔ it satisfies it; recoverable ⇔ A does not (R26);
+- a wave whose every `node` nodes satisfy it still does without any `extras` of its nodes, and also
+  with more nodes: so a wave can be filled up with anybody once it spans enough.
 A rack belongs to its region: racks of two regions are two racks, even under one name. Two nodes of
 one bookie (two incarnations) count once. A node of unknown place counts as a bookie, and for no
 place: it may lie where it does most harm.
 
-Pure. Called by `nodeset`. Source: R22, R23, R26.
+Pure. Called by `nodeset` and `soundness`. Source: R22, R23, R26.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
+from duramen.core.placement.room import Limit, Rack, measure_room
 from duramen.ids import BookieId
 
 EXTRAS_MAX = 2
+
+UNKNOWN: Final = Rack("", "")
+"""Where nodes of unknown place are: together, for they may be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +37,11 @@ class Node:
     bookie: BookieId
     region: str
     rack: str
+
+    @property
+    def place(self) -> Rack:
+        """Its rack, or `UNKNOWN`."""
+        return Rack(self.region, self.rack) if self.region and self.rack else UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +73,19 @@ class ReplicationProperty:
 
     def is_satisfied_by(self, nodes: Iterable[Node]) -> bool:
         """Whether copies at these nodes are enough."""
-        bookies, racks, regions = set(), set(), set()
+        bookies, racks = set(), set()
         for node in nodes:
             bookies.add(node.bookie)
-            if node.region and node.rack:
-                racks.add((node.region, node.rack))
-                regions.add(node.region)
+            racks.add(node.place)
+        racks.discard(UNKNOWN)
+        return self.is_met_by(len(bookies), len(racks), len({rack.region for rack in racks}))
+
+    def is_met_by(self, bookie_count: int, rack_count: int, region_count: int) -> bool:
+        """The same of copies at so many bookies, in so many known racks and regions."""
         # 1 is no demand: it is satisfied where no place is known.
-        spans_racks = self.rack == 1 or len(racks) >= self.rack
-        spans_regions = self.region == 1 or len(regions) >= self.region
-        return len(bookies) >= self.node and spans_racks and spans_regions
+        spans_racks = self.rack == 1 or rack_count >= self.rack
+        spans_regions = self.region == 1 or region_count >= self.region
+        return bookie_count >= self.node and spans_racks and spans_regions
 
     def is_covered_by(self, responders: Collection[Node], nodes: Collection[Node]) -> bool:
         """Whether every set of `nodes` that satisfies it has one of the responders (R23)."""
@@ -85,12 +100,33 @@ class ReplicationProperty:
         """
         if len({node.bookie for node in copyset}) < self.node:
             return False
-        located = [node for node in copyset if node.region and node.rack]
+        located = [node.place for node in copyset if node.place != UNKNOWN]
         unknown_count = len(copyset) - len(located)
-        racks = Counter((node.region, node.rack) for node in located)
-        regions = Counter(node.region for node in located)
+        racks = Counter(located)
+        regions = Counter(place.region for place in located)
         return all(
             wanted == 1
             or unknown_count + sum(n for _, n in places.most_common(wanted - 1)) < self.node
             for places, wanted in ((racks, self.rack), (regions, self.region))
         )
+
+    def has_wave(self, counts: Mapping[Rack, int]) -> bool:
+        """Whether some `node` + `extras` of so many bookies per rack fit a wave."""
+        if sum(counts.values()) < self.wave_count:
+            return False
+        if self.rack == self.region == 1:
+            return True
+        located = {place: count for place, count in counts.items() if place != UNKNOWN}
+        unknown_count = counts.get(UNKNOWN, 0)
+        return any(
+            self._has_room(located, taken_count)
+            for taken_count in range(min(unknown_count, self.node - 1) + 1)
+        )
+
+    def _has_room(self, located: Mapping[Rack, int], unknown_count: int) -> bool:
+        """Whether a wave has so many nodes of unknown place, and the others of these."""
+        most = self.node - 1 - unknown_count
+        regions = Limit(self.region - 1, most) if self.region > 1 else None
+        racks = Limit(self.rack - 1, most) if self.rack > 1 else None
+        size = self.wave_count - unknown_count
+        return measure_room(located, size, regions, racks).members >= size
