@@ -55,6 +55,8 @@ def test_each_reason_is_named() -> None:
     assert relabelled == [("relabelled", f"{member} is in r0/k9 and was in {place_of(member)}")]
     heavier = explain(bookies, change(bookies, weight=2.5))
     assert heavier == [("weight", f"{member} has weight 2.5 and had 1")]
+    lighter = explain(bookies, change(bookies, weight=0.001))
+    assert [kind for kind, _ in lighter] == ["weight", "added"]
     left = explain(bookies, [b for b in bookies if b.bookie != member])
     assert [kind for kind, _ in left] == ["left", "added"]
     assert left[0][1] == f"{member} is not in service"
