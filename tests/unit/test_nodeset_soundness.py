@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator
 
 import pytest
 
-from duramen.core.flexible.property import EXTRAS_MAX, UNKNOWN, Node, ReplicationProperty
+from duramen.core.flexible.property import EXTRAS_MAX, UNKNOWN, PlacedBookie, ReplicationProperty
 from duramen.core.flexible.soundness import NodesetRule, count_places, find_lacks
 from duramen.core.placement.room import Rack
 from duramen.ids import BookieId
@@ -24,8 +24,8 @@ PLACES = [Rack("r0", "k0"), Rack("r0", "k1"), Rack("r1", "k0"), Rack("r2", "k0")
 Places = tuple[Rack, ...]
 
 
-def make_nodes(places: Collection[Rack]) -> list[Node]:
-    return [Node(BookieId(f"b{n}"), *place) for n, place in enumerate(places)]
+def make_nodes(places: Collection[Rack]) -> list[PlacedBookie]:
+    return [PlacedBookie(BookieId(f"b{n}"), *place) for n, place in enumerate(places)]
 
 
 @functools.cache

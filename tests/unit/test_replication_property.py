@@ -12,19 +12,19 @@ from dataclasses import replace
 
 import pytest
 
-from duramen.core.flexible.property import EXTRAS_MAX, Node, ReplicationProperty
+from duramen.core.flexible.property import EXTRAS_MAX, PlacedBookie, ReplicationProperty
 from duramen.ids import BookieId
 
 SIZE_MAX = 5
 PLACES = [("r0", "k0"), ("r0", "k1"), ("r1", "k0"), ("r2", "k0"), ("", "")]
 
 
-def list_nodesets() -> Iterator[tuple[Node, ...]]:
+def list_nodesets() -> Iterator[tuple[PlacedBookie, ...]]:
     """All up to five nodes, by how many lie where."""
     for size in range(SIZE_MAX + 1):
         for places in itertools.combinations_with_replacement(PLACES, size):
             yield tuple(
-                Node(BookieId(f"b{number}"), region, rack)
+                PlacedBookie(BookieId(f"b{number}"), region, rack)
                 for number, (region, rack) in enumerate(places)
             )
 
@@ -37,7 +37,9 @@ PROPERTIES = [
 ]
 
 
-def list_subsets(nodes: tuple[Node, ...], size_min: int = 0) -> Iterator[tuple[Node, ...]]:
+def list_subsets(
+    nodes: tuple[PlacedBookie, ...], size_min: int = 0
+) -> Iterator[tuple[PlacedBookie, ...]]:
     for size in range(size_min, len(nodes) + 1):
         yield from itertools.combinations(nodes, size)
 
@@ -70,7 +72,7 @@ def test_a_wave_is_found_where_there_is_one(wanted: ReplicationProperty, extras:
 
 def test_two_incarnations_of_a_bookie_are_one() -> None:
     wanted = ReplicationProperty(2)
-    twice = (Node(BookieId("b0"), "r0", "k0"), Node(BookieId("b0"), "r0", "k1"))
+    twice = (PlacedBookie(BookieId("b0"), "r0", "k0"), PlacedBookie(BookieId("b0"), "r0", "k1"))
     assert not wanted.is_satisfied_by(twice)
     assert wanted.is_covered_by(twice[:1], twice)
 

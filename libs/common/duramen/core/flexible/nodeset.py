@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from duramen.core.flexible.alternatives import list_alternatives
-from duramen.core.flexible.property import UNKNOWN, Node
+from duramen.core.flexible.property import UNKNOWN, PlacedBookie
 from duramen.core.flexible.soundness import (
     GROWING_REASONS,
     Lack,
@@ -39,7 +39,7 @@ from duramen.ids import Incarnation, LogId, Member
 
 
 @dataclass(frozen=True, slots=True)
-class ServingBookie(Node):
+class ServingBookie(PlacedBookie):
     """A bookie in service, or a row of N(e): what is frozen in a segment's node but its number."""
 
     incarnation: Incarnation
@@ -104,7 +104,7 @@ def choose_nodeset(
 
 
 def explain_soundness(
-    chosen: Collection[Node], everybody: Collection[Node], rule: NodesetRule
+    chosen: Collection[PlacedBookie], everybody: Collection[PlacedBookie], rule: NodesetRule
 ) -> Refusal | None:
     """Why these nodes are no sound nodeset out of all bookies, absent or not; None: they are."""
     spread = count_places(chosen)

@@ -31,8 +31,8 @@ UNKNOWN: Final = Rack("", "")
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
-    """A bookie of a nodeset, and where it is; an empty text is an unknown place."""
+class PlacedBookie:
+    """A bookie, and where it is; an empty text is an unknown place."""
 
     bookie: BookieId
     region: str
@@ -71,7 +71,7 @@ class ReplicationProperty:
         """Nodes that one wave goes to."""
         return self.node + self.extras
 
-    def is_satisfied_by(self, nodes: Iterable[Node]) -> bool:
+    def is_satisfied_by(self, nodes: Iterable[PlacedBookie]) -> bool:
         """Whether copies at these nodes are enough."""
         bookies, racks = set(), set()
         for node in nodes:
@@ -87,12 +87,14 @@ class ReplicationProperty:
         spans_regions = self.region == 1 or region_count >= self.region
         return bookie_count >= self.node and spans_racks and spans_regions
 
-    def is_covered_by(self, responders: Collection[Node], nodes: Collection[Node]) -> bool:
+    def is_covered_by(
+        self, responders: Collection[PlacedBookie], nodes: Collection[PlacedBookie]
+    ) -> bool:
         """Whether every set of `nodes` that satisfies it has one of the responders (R23)."""
         bookies = {node.bookie for node in responders}
         return not self.is_satisfied_by(node for node in nodes if node.bookie not in bookies)
 
-    def fits_wave(self, copyset: Collection[Node]) -> bool:
+    def fits_wave(self, copyset: Collection[PlacedBookie]) -> bool:
         """Whether any `node` of these satisfy it: a wave counts with whoever answers first.
 
         The worst of such subsets has all nodes of unknown place, and beyond them the fullest

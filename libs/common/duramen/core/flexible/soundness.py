@@ -23,7 +23,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from duramen.core.flexible.property import UNKNOWN, Node, ReplicationProperty
+from duramen.core.flexible.property import UNKNOWN, PlacedBookie, ReplicationProperty
 from duramen.core.placement.room import Rack
 
 SIZE_MAX: Final = 64
@@ -109,7 +109,7 @@ class Lack(NamedTuple):
     detail: str
 
 
-def count_places(nodes: Collection[Node]) -> Counter[Rack]:
+def count_places(nodes: Collection[PlacedBookie]) -> Counter[Rack]:
     """How many of these lie in each rack."""
     return Counter(node.place for node in nodes)
 
