@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 
 import pytest
 
-from duramen.core.flexible.property import EXTRAS_MAX, Node, ReplicationProperty
+from duramen.core.flexible.property import EXTRAS_MAX, PlacedBookie, ReplicationProperty
 from duramen.core.flexible.selector import (
     BLOCK_BYTES_MAX,
     BLOCK_US_MAX,
@@ -42,7 +42,7 @@ def make_rows(
     """Nodes with the numbers 10, 11, …"""
     places = list(places)
     return [
-        NodesetRow(NodeNumber(10 + n), Node(BookieId(f"b{n}"), region, rack), weight)
+        NodesetRow(NodeNumber(10 + n), PlacedBookie(BookieId(f"b{n}"), region, rack), weight)
         for n, ((region, rack), weight) in enumerate(
             zip(places, weights or [1.0] * len(places), strict=True)
         )

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate, chain
 from typing import Final, NewType
 
-from duramen.core.flexible.property import Node, ReplicationProperty
+from duramen.core.flexible.property import PlacedBookie, ReplicationProperty
 from duramen.core.placement.room import Rack
 
 NodeNumber = NewType("NodeNumber", int)
@@ -49,7 +49,7 @@ class NodesetRow:
     """A node that an epoch may use: its number, where it is, and its share of new data, > 0."""
 
     number: NodeNumber
-    node: Node
+    node: PlacedBookie
     weight: float = 1.0
 
     @property
