@@ -94,10 +94,12 @@ def choose_nodeset(
     nodes = draws.take(spread)
     lacks = [*find_lacks(spread, draws.everybody, rule), *_find_absence_lacks(nodes, rule)]
     numbers = _list_numbers(spread, rule)
-    if lacks and (rule.is_strict or lacks[0].rule == 0):
+    # That a recovery would wait is no reason to stop appends now.
+    refused = [lack for lack in lacks if lack.reason != "absent_hold_all_copies"]
+    if refused and (rule.is_strict or refused[0].rule == 0):
         # Who is absent comes back: other values would not be the answer.
-        is_of_absence = lacks[0].reason in {"too_many_absent", "absent_hold_all_copies"}
-        return _refuse(lacks[0], numbers, "" if is_of_absence else _format_values(draws, rule))
+        is_of_absence = refused[0].reason == "too_many_absent"
+        return _refuse(refused[0], numbers, "" if is_of_absence else _format_values(draws, rule))
     # One of each kind is enough to tell, and there may be one for each rack and set of regions.
     told = {(lack.rule, lack.reason): lack for lack in reversed(lacks)}
     return Nodeset(nodes, tuple(_refuse(told[kind], numbers) for kind in sorted(told)))
