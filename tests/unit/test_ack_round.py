@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from duramen.core.quorum import Quorum
+from duramen.core.quorum import Quorum, has_ack_set
 from duramen.core.sequencer.writing.ack_round import AckRound
 from duramen.ids import EntryId, Member
 from duramen.limits import PROBE_INTERVAL_US
@@ -23,15 +23,19 @@ class World:
     def __init__(self, quorum: Quorum | None = None) -> None:
         self.recorder = Recorder()
         self.segment = make_segment(quorum)
-        self.round = AckRound(self.recorder.ports)
+        self.round = AckRound(self.recorder.ports.put)
 
     def begin(self, *absent: Member, now_us: int = 0) -> list[tuple[str, int, int]]:
-        self.round.begin(self.segment, LAC, absent, now_us)
+        taking = [m for m in self.segment.last_fragment.ensemble if m not in absent]
+        self.round.begin(self.segment.ledger_id, LAC, taking, now_us)
         self.round.validate()
         return self.recorder.told()
 
     def taken(self, member: Member, round_id: int) -> bool:
-        is_done = self.round.note_taken(member, round_id, self.segment)
+        ensemble, quorum = self.segment.last_fragment.ensemble, self.segment.quorum
+        is_done = self.round.note_taken(
+            member, round_id, lambda holders: has_ack_set(holders, ensemble, quorum)
+        )
         self.round.validate()
         return is_done
 

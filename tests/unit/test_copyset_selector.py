@@ -76,13 +76,16 @@ def make_selector(
 def choose(
     selector: CopysetSelector,
     lists: ListedNodes = NOBODY,
-    *silent: int,
+    *left: int,
     entry_bytes: int = 1,
     now_us: int = 0,
 ) -> CopysetChoice:
-    chosen = selector.choose(
-        lists, entry_bytes=entry_bytes, now_us=now_us, silent=frozenset(number(*silent))
-    )
+    if left:
+        chosen = selector.choose_again(
+            lists, left=frozenset(number(*left)), holders=(), entry_bytes=entry_bytes
+        )
+    else:
+        chosen = selector.choose(lists, entry_bytes=entry_bytes, now_us=now_us)
     assert isinstance(chosen, CopysetChoice), chosen
     return chosen
 
@@ -262,7 +265,7 @@ def test_what_racks_hold_beyond_their_base_goes_first_to_regions_below_theirs() 
         assert is_wave(copyset, wanted), copyset
 
 
-def test_listed_and_silent_nodes_are_left_while_others_suffice() -> None:
+def test_listed_nodes_and_those_to_be_left_are_in_none_while_others_suffice() -> None:
     selector = make_selector(make_rows(in_racks(3, 3, 3)), RP(3, 2))
     for _ in range(2_000):
         chosen = choose(selector, listed(10, unusable=[13]), 16)
@@ -324,14 +327,14 @@ def test_forgiving_is_by_definition() -> None:
 
 def test_a_refusal_names_what_is_missing() -> None:
     selector = make_selector(make_rows(in_racks(2, 2, 2)), RP(3, 2))
-    refusal = selector.choose(
-        listed(10, unusable=[11, 12]), entry_bytes=1, now_us=0, silent=frozenset(number(13, 14))
+    refusal = selector.choose_again(
+        listed(10, unusable=[11, 12]), left=frozenset(number(13, 14)), holders=(), entry_bytes=1
     )
     assert isinstance(refusal, Refusal) and refusal.reason == "too_few_bookies"
     assert (refusal.numbers["bookies"], refusal.numbers["unusable"]) == (2, 2)
     assert refusal.detail == (
         "the copies of an entry need 3 bookies, and of 6 bookies of the nodeset 2 in 2 racks of "
-        "1 region can be asked: 2 take nothing new or are away, 2 were silent to it"
+        "1 region can be asked: 2 take nothing new or are away, 2 have not answered it"
     )
     lists = listed(unusable=[12, 13, 14, 15])
     for wanted, reason in ((RP(2, 2), "too_few_racks"), (RP(2, 2, 2), "too_few_regions")):
@@ -413,15 +416,15 @@ def test_a_failed_store_ends_its_block_and_no_later_one() -> None:
     assert choose(selector).block == 2
 
 
-@pytest.mark.parametrize("how", ["gray", "unusable", "silent"])
+@pytest.mark.parametrize("how", ["gray", "unusable"])
 def test_a_block_ends_when_one_of_its_nodes_is_to_be_left(how: str) -> None:
     selector = make_selector(make_rows(in_racks(3, 3, 3)), RP(3, 2), is_sticky=True)
     first = choose(selector)
     others = [n for n in range(10, 19) if n not in first.numbers]
-    assert choose(selector, listed(others[0], unusable=others[1:2]), others[2]) == first
+    assert choose(selector, listed(others[0], unusable=others[1:2])) == first
     bad = first.numbers[1]
-    lists = {"gray": listed(bad), "unusable": listed(unusable=[bad])}.get(how, NOBODY)
-    second = choose(selector, lists, *([bad] if how == "silent" else []))
+    lists = listed(bad) if how == "gray" else listed(unusable=[bad])
+    second = choose(selector, lists)
     assert second.block == 2 and bad not in second.numbers
     assert choose(selector, lists) == second
 
@@ -436,12 +439,34 @@ def test_what_makes_do_with_less_ends_when_the_lists_change() -> None:
     assert forgiving.forgiven == (10,) and forgiving.block == 3
     assert choose(selector, listed(10, 11)) == forgiving
     assert len(choose(selector).numbers) == 4
-    # One entry's silences make do with less for that entry alone.
+
+
+def test_a_later_wave_belongs_to_no_block_and_ends_none() -> None:
     selector = make_selector(make_rows(in_racks(2, 2)), RP(3, 2, 1, 1), is_sticky=True)
-    assert choose(selector).block == 1
-    assert len(choose(selector, NOBODY, 10).numbers) == 3
-    chosen = choose(selector)
-    assert len(chosen.numbers) == 4 and chosen.block == 3  # the silence has ended the first one
+    first = choose(selector)
+    again = choose(selector, NOBODY, 10)
+    assert len(again.numbers) == 3 and again.block == NO_BLOCK
+    assert choose(selector) == first
+
+
+def test_who_stores_the_entry_comes_first_in_a_later_wave() -> None:
+    selector = make_selector(make_rows(in_racks(3, 3, 3)), RP(3, 2))
+    for _ in range(200):
+        chosen = selector.choose_again(
+            NOBODY, left=frozenset(), holders=number(11, 15), entry_bytes=1
+        )
+        assert isinstance(chosen, CopysetChoice)
+        are_holders = [n in (11, 15) for n in chosen.numbers]
+        assert are_holders == sorted(are_holders, reverse=True)
+
+
+def test_asking_for_a_refusal_counts_nothing_and_begins_nothing() -> None:
+    selector = make_selector(make_rows(in_racks(2, 2, 2)), RP(3, 2), is_sticky=True)
+    before = selector.statistics()
+    assert selector.find_refusal(NOBODY) is None
+    refusal = selector.find_refusal(listed(unusable=[10, 11, 12, 13]))
+    assert refusal is not None and refusal.reason == "too_few_bookies"
+    assert selector.statistics() == {**before, "plans": 2}
 
 
 def test_blocks_are_switched_off_and_on_live() -> None:

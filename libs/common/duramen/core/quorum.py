@@ -54,6 +54,12 @@ def write_sets(ensemble: tuple[Member, ...], quorum: Quorum) -> tuple[tuple[Memb
     return tuple(write_set(ensemble, quorum, EntryId(i)) for i in range(len(ensemble)))
 
 
+def has_ack_set(holders: Collection[Member], ensemble: tuple[Member, ...], quorum: Quorum) -> bool:
+    """Whether Qa members of one write set are among them."""
+    sets = write_sets(ensemble, quorum)
+    return any(sum(m in holders for m in one) >= quorum.ack_quorum for one in sets)
+
+
 def covers(
     responders: Collection[Member], sets: Iterable[tuple[Member, ...]], ack_quorum: int
 ) -> bool:

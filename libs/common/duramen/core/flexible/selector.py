@@ -1,13 +1,14 @@
 """Where the copies of an entry go: the copyset of each of its waves, in one open epoch of one log.
 
-A copyset is drawn by weight under RP (`shares`), from the nodes that are neither listed nor were
-silent to this entry. Where these are too few for the extras it has fewer of them. Where they do not
-satisfy RP, gray ones are forgiven, who is listed longest first, and only those that help; who takes
+A copyset is drawn by weight under RP (`shares`), from the nodes that are neither listed nor to be
+left by this entry. Where these are too few for the extras it has fewer of them. Where they do not
+satisfy RP, gray ones are forgiven, in the order of their list, and only those that help; who takes
 nothing new never is. Then nothing is left but to wait, and the refusal says why.
 
-A *sticky block* is one copyset for many entries: who reads them asks its nodes alone. It ends by
-its size or age, with a failed store, and when one of its nodes is listed. One that makes do with
-less than was wanted ends with the next change of the lists, too.
+A *sticky block* is one copyset for the first waves of many entries: who reads them asks its nodes
+alone. It ends by its size or age, with a wave that is late or hopeless, and when one of its nodes
+is listed. One that makes do with less than was wanted ends with the next change of the lists, too.
+Later waves belong to no block.
 
 Pure: time and randomness are given. Called by the appender. Not here: who is listed
 (`placement.node_states`), what is complete. Source: R22, R27.
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -41,8 +42,9 @@ class ListedNodes:
     """Nodes that no copyset should have.
 
     Args:
-        gray: silent ones, who is listed longest first: forgiven where it has to be.
-        unusable: who takes nothing new, is not registered, or is another incarnation by now.
+        gray: forgiven where it has to be, in this order: slow ones, silent ones, then those that
+            are not registered.
+        unusable: who refuses new data, or is another incarnation by now.
     """
 
     gray: tuple[NodeNumber, ...] = ()
@@ -79,7 +81,7 @@ class CopysetSelector:
     """Chooses the copysets of one epoch.
 
     Invariants:
-        1. No copyset has a node that is unusable or was silent to the entry.
+        1. No copyset has a node that is unusable or to be left by the entry.
         2. Any `node` nodes of a copyset satisfy RP.
         3. Blocks are numbered in the order in which they begin.
 
@@ -126,31 +128,50 @@ class CopysetSelector:
         *,
         entry_bytes: int,
         now_us: int,
-        silent: frozenset[NodeNumber] = frozenset(),
     ) -> CopysetChoice | Refusal:
-        """Where the next wave of an entry goes, or why it has to wait.
-
-        Args:
-            silent: who did not answer earlier waves of this entry.
-        """
+        """Where the first wave of an entry goes, or why it has to wait."""
         block = self._block
-        if block is None or not self._is_fit(block, listed, silent, entry_bytes, now_us):
-            found = self._find(listed, silent)
+        if block is None or not self._is_fit(block, listed, entry_bytes, now_us):
+            found = self._find(listed, frozenset())
             if isinstance(found, Refusal):
                 self._counts["refusals"] += 1
                 return found
-            block = self._begin_block(found, listed, silent, now_us)
+            block = self._begin_block(found, listed, now_us)
         block.entry_bytes += entry_bytes
         self._count(block.choice, entry_bytes)
         return block.choice
 
-    def _is_fit(
+    def choose_again(
         self,
-        block: _StickyBlock,
         listed: ListedNodes,
-        silent: frozenset[NodeNumber],
+        *,
+        left: frozenset[NodeNumber],
+        holders: Collection[NodeNumber],
         entry_bytes: int,
-        now_us: int,
+    ) -> CopysetChoice | Refusal:
+        """Where a later wave of an entry goes, or why it has to wait.
+
+        Args:
+            left: who is in no copyset of this entry now.
+            holders: who stores the entry already: they come first in the order of readers.
+        """
+        found = self._find(listed, left)
+        if isinstance(found, Refusal):
+            self._counts["refusals"] += 1
+            return found
+        self._counts["copysets"] += 1
+        numbers = sorted(found.plan.draw(self._rng), key=lambda number: number not in holders)
+        choice = CopysetChoice(tuple(numbers), NO_BLOCK, found.forgiven)
+        self._count(choice, entry_bytes)
+        return choice
+
+    def find_refusal(self, listed: ListedNodes) -> Refusal | None:
+        """Why a first wave would have to wait now; None: it would not."""
+        found = self._find(listed, frozenset())
+        return found if isinstance(found, Refusal) else None
+
+    def _is_fit(
+        self, block: _StickyBlock, listed: ListedNodes, entry_bytes: int, now_us: int
     ) -> bool:
         """Whether the block has room for an entry; a first entry may be of any size."""
         if now_us - block.began_us >= BLOCK_US_MAX:
@@ -158,15 +179,11 @@ class CopysetSelector:
         if block.entry_bytes + entry_bytes > BLOCK_BYTES_MAX:
             return False
         numbers = block.choice.numbers
-        if not silent.isdisjoint(numbers):
-            return False
         if not block.is_whole:
             return listed == block.listed
         return listed.unusable.isdisjoint(numbers) and not any(n in numbers for n in listed.gray)
 
-    def _begin_block(
-        self, found: _UsablePlan, listed: ListedNodes, silent: frozenset[NodeNumber], now_us: int
-    ) -> _StickyBlock:
+    def _begin_block(self, found: _UsablePlan, listed: ListedNodes, now_us: int) -> _StickyBlock:
         numbers = found.plan.draw(self._rng)
         self._block = None
         self._counts["copysets"] += 1
@@ -175,28 +192,27 @@ class CopysetSelector:
         number = self._last_block if self._is_sticky else NO_BLOCK
         choice = CopysetChoice(numbers, number, found.forgiven)
         block = _StickyBlock(choice, listed, found.is_whole, now_us)
-        # What makes do with less because one entry met silence is for that entry alone.
-        if self._is_sticky and (found.is_whole or not silent):
+        if self._is_sticky:
             self._block = block
         return block
 
-    def _find(self, listed: ListedNodes, silent: frozenset[NodeNumber]) -> _UsablePlan | Refusal:
-        key = (listed, silent)
+    def _find(self, listed: ListedNodes, left: frozenset[NodeNumber]) -> _UsablePlan | Refusal:
+        key = (listed, left)
         found = self._found.get(key)
         if found is None:
-            found = self._found[key] = self._look(listed, silent)
+            found = self._found[key] = self._look(listed, left)
             while len(self._found) > PLANS_MAX:
                 del self._found[next(iter(self._found))]
         return found
 
-    def _look(self, listed: ListedNodes, silent: frozenset[NodeNumber]) -> _UsablePlan | Refusal:
-        never = listed.unusable | silent
+    def _look(self, listed: ListedNodes, left: frozenset[NodeNumber]) -> _UsablePlan | Refusal:
+        never = listed.unusable | left
         by_number = {row.number: row for row in self._rows if row.number not in never}
         gray = [by_number.pop(number) for number in listed.gray if number in by_number]
         rows = list(by_number.values())
         forgiven = self._forgive(rows, gray)
         if forgiven is None:
-            return self._explain([*rows, *gray], listed, silent)
+            return self._explain([*rows, *gray], listed, left)
         rows += forgiven
         numbers = tuple(row.number for row in forgiven)
         wanted = self._wanted
@@ -228,19 +244,19 @@ class CopysetSelector:
         return self._wanted.is_satisfied_by(row.node for row in rows)
 
     def _explain(
-        self, rows: Sequence[NodesetRow], listed: ListedNodes, silent: frozenset[NodeNumber]
+        self, rows: Sequence[NodesetRow], listed: ListedNodes, left: frozenset[NodeNumber]
     ) -> Refusal:
         wanted = self._wanted
         racks = {row.rack for row in rows if row.rack is not None}
         regions = {row.node.region for row in rows if row.rack is not None}
         unusable_count = sum(row.number in listed.unusable for row in self._rows)
-        silent_count = sum(
-            row.number in silent and row.number not in listed.unusable for row in self._rows
+        left_count = sum(
+            row.number in left and row.number not in listed.unusable for row in self._rows
         )
         numbers = {
             "node": wanted.node, "rack": wanted.rack, "region": wanted.region,
             "bookies": len(rows), "racks": len(racks), "regions": len(regions),
-            "nodeset": len(self._rows), "unusable": unusable_count, "silent": silent_count,
+            "nodeset": len(self._rows), "unusable": unusable_count, "left": left_count,
         }  # fmt: skip
         if len(rows) < wanted.node:
             kind, least = "bookies", wanted.node
@@ -251,14 +267,14 @@ class CopysetSelector:
         detail = (
             f"the copies of an entry need {least} {kind}, and of {len(self._rows)} bookies of the "
             f"nodeset {len(rows)} in {len(racks)} racks of {len(regions)} regions can be asked: "
-            f"{unusable_count} take nothing new or are away, {silent_count} were silent to it"
+            f"{unusable_count} take nothing new or are away, {left_count} have not answered it"
         )
         return Refusal(f"too_few_{kind}", numbers, agree(detail))
 
     # --- blocks ----------------------------------------------------------------------------------
 
     def end_block(self, block: int) -> None:
-        """A store of that block failed. Of a block that has ended already it says nothing."""
+        """A wave of that block is late or hopeless. Of one that has ended it says nothing."""
         if self._block is not None and self._block.choice.block == block:
             self._block = None
 

@@ -1,9 +1,11 @@
 """Which bookies are silent or refuse new data, as one process that writes found it.
 
-Shared by all logs of the process: what one log's store met, the others need not meet again. Two
+Shared by all logs of the process: what one log's store met, the others need not meet again. Three
 lists, by member, so that a bookie on new disks begins with a clean one:
 - gray: silent to a store in time, while another bookie was heard. For 1 s at first, twice as long
   each time up to 60 s; each entry that it stores halves that, and ends the listing.
+- slow: late by what its peers need, while another was heard. As long; an entry that it stores
+  in time ends the listing. For copysets alone: a striped writer waits for a slow member.
 - black: it refused one, for want of space or duty, under overload, or as another incarnation; each
   has its time.
 Listed bookies come last in every choice and are never a reason to refuse one (`choice`). Writers
@@ -24,6 +26,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from duramen.core.placement.rule import Candidate
+from duramen.core.placement.store_times import LATE_US_MIN
 from duramen.core.status import BookieStatus
 from duramen.ids import Member
 from duramen.units import SECOND
@@ -38,6 +41,7 @@ class ListReason(enum.Enum):
     """Why a member is listed."""
 
     SILENT = "silent"
+    SLOW = "slow"
     TAKES_NOTHING_NEW = "takes nothing new"
     """Its disk is full, or it is being drained."""
     OVERLOADED = "overloaded"
@@ -70,7 +74,9 @@ class _Heard:
     stored_sent_us: int = -1
     """When the latest entry was sent that it stored."""
     gray_us: int = GRAY_US_FIRST
-    """For how long it is listed the next time."""
+    """For how long it is listed the next time that it is silent."""
+    slow_us: int = GRAY_US_FIRST
+    """For how long it is listed the next time that it is late."""
 
 
 class NodeStates:
@@ -84,7 +90,11 @@ class NodeStates:
     def __init__(self) -> None:
         self.shunned: frozenset[Member] = frozenset()
         """Members that writers leave."""
+        self.change_count = 0
+        """Grows whenever somebody is listed or taken off."""
         self._gray: dict[Member, int] = {}
+        """With the end of each listing."""
+        self._slow: dict[Member, int] = {}
         """With the end of each listing."""
         self._black: dict[Member, BookieRefusal] = {}
         self._silent: dict[Member, int] = {}
@@ -108,6 +118,8 @@ class NodeStates:
         heard.heard_us = now_us
         if BookieStatus.OK in statuses:
             self._note_stored(member, heard, sent_us)
+            if now_us - sent_us <= LATE_US_MIN:
+                self._note_in_time(member, heard)
         for status in _REFUSALS:  # the last one that fits is the most severe
             if status in statuses:
                 reason, for_us = _REFUSALS[status]
@@ -126,12 +138,23 @@ class NodeStates:
         heard.gray_us = min(2 * heard.gray_us, GRAY_US_MAX)
         self._note_listed(ListReason.SILENT)
 
+    def on_late(self, member: Member, sent_us: int, now_us: int) -> None:
+        """A store that was sent then is late, by what its peers need (`store_times`)."""
+        heard = self._recall(member)
+        if member in self._slow or sent_us <= self._deaf_until_us:
+            return
+        if self._was_another_heard(sent_us, member):
+            self._slow[member] = now_us + heard.slow_us
+            heard.slow_us = min(2 * heard.slow_us, GRAY_US_MAX)
+            self._note_listed(ListReason.SLOW)
+
     def expire(self, now_us: int) -> None:
         """Take off whose time is over."""
         gray = {member: until_us for member, until_us in self._gray.items() if now_us < until_us}
+        slow = {member: until_us for member, until_us in self._slow.items() if now_us < until_us}
         black = {m: refusal for m, refusal in self._black.items() if now_us < refusal.until_us}
-        if len(gray) + len(black) < len(self._gray) + len(self._black):
-            self._gray, self._black = gray, black
+        if len(gray) + len(slow) + len(black) < self._listed_count:
+            self._gray, self._slow, self._black = gray, slow, black
             self._change()
 
     # --- what follows ----------------------------------------------------------------------------
@@ -139,21 +162,43 @@ class NodeStates:
     @property
     def next_expiry_us(self) -> int | None:
         """When `expire` has something to do."""
-        ends = [*self._gray.values(), *(refusal.until_us for refusal in self._black.values())]
-        return min(ends, default=None)
+        refused = (refusal.until_us for refusal in self._black.values())
+        return min([*self._gray.values(), *self._slow.values(), *refused], default=None)
+
+    @property
+    def gray(self) -> tuple[Member, ...]:
+        """Who should get no copies, who is to be forgiven first at the front: slow ones before
+        silent ones, and who is listed longest first."""
+        return tuple(dict.fromkeys([*self._slow, *self._gray]))
+
+    @property
+    def black(self) -> frozenset[Member]:
+        """Who refuses new data."""
+        return frozenset(self._black)
+
+    @property
+    def other_incarnations(self) -> frozenset[Member]:
+        """Members that answered as another life of their disks."""
+        other = ListReason.OTHER_INCARNATION
+        return frozenset(m for m, refusal in self._black.items() if refusal.reason is other)
+
+    @property
+    def _listed_count(self) -> int:
+        return len(self._gray) + len(self._slow) + len(self._black)
 
     def count_reasons(self) -> Counter[ListReason]:
         """Members that are listed now."""
         counts = Counter(refusal.reason for refusal in self._black.values())
         counts[ListReason.SILENT] = len(self._gray)
+        counts[ListReason.SLOW] = len(self._slow)
         return counts
 
     def mark(self, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
         """The candidates, of whom those that are listed come last in a choice."""
-        if not (self._gray or self._black):
+        if not self._listed_count:
             return candidates
         if self._marked is None or self._marked[0] is not candidates:
-            listed = self._gray.keys() | self._black.keys()
+            listed = self._gray.keys() | self._slow.keys() | self._black.keys()
             marked = [replace(c, is_steady=False) if c.member in listed else c for c in candidates]
             self._marked = candidates, marked
         return self._marked[1]
@@ -161,6 +206,7 @@ class NodeStates:
     def statistics(self, now_us: int) -> dict[str, Any]:
         """Who is listed, why, and for how long still; how often each happened."""
         gray = [(m, ListReason.SILENT, until_us) for m, until_us in self._gray.items()]
+        slow = [(m, ListReason.SLOW, until_us) for m, until_us in self._slow.items()]
         black = [(m, refusal.reason, refusal.until_us) for m, refusal in self._black.items()]
         return {
             "listed": [
@@ -170,7 +216,7 @@ class NodeStates:
                     "reason": reason.value,
                     "left_us": max(until_us - now_us, 0),
                 }
-                for member, reason, until_us in gray + black
+                for member, reason, until_us in gray + slow + black
             ],
             "listings": dict(self._counts),
         }
@@ -200,6 +246,11 @@ class NodeStates:
         if self._gray.pop(member, None) is not None:
             self._change()
 
+    def _note_in_time(self, member: Member, heard: _Heard) -> None:
+        heard.slow_us = max(heard.slow_us // 2, GRAY_US_FIRST)
+        if self._slow.pop(member, None) is not None:
+            self._change()
+
     def _was_another_heard(self, since_us: int, silent: Member) -> bool:
         return any(
             heard.heard_us > since_us
@@ -213,6 +264,7 @@ class NodeStates:
 
     def _change(self) -> None:
         self._marked = None
+        self.change_count += 1
         if self.shunned != self._gray.keys():
             self.shunned = frozenset(self._gray)
 

@@ -1,8 +1,7 @@
 """When to ask the next replica as well: after the time within which 99 of 100 answers come.
 
-The 99th percentile is followed by small steps: up by 99 parts when an answer took longer, down by
-one part when it did not. No samples are kept and no clock is read. Each further request of one read
-waits twice as long, so the chance of an n-th request falls exponentially.
+Each further request of one read waits twice as long, so the chance of an n-th request falls
+exponentially. No samples are kept and no clock is read (`core.percentile`).
 
 Pure. One instance serves all readers of a process, in `replica_order`.
 Source: docs/protocol/reading.md "Which replica".
@@ -12,6 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from duramen.core.percentile import Percentile99
 from duramen.units import MS
 
 _START_US: Final = 50 * MS
@@ -19,22 +19,20 @@ _SHORTEST_US: Final = 2 * MS
 """Below it a second request costs more than it saves: it is a turn of a busy event loop."""
 
 _LONGEST_US: Final = 1_000 * MS
-_STEP: Final = 0.001
 
 
 class Speculation:
     """The observed 99th percentile of reads, and the delays that follow from it."""
 
     def __init__(self) -> None:
-        self._p99_us = float(_START_US)
+        self._p99 = Percentile99(_START_US, _SHORTEST_US, _LONGEST_US)
         self.answer_count = 0
         self.request_count = 0
 
     def on_answer(self, took_us: int) -> None:
         """A read that was worth waiting for was answered after `took_us`."""
         self.answer_count += 1
-        step = 99 * _STEP if took_us > self._p99_us else -_STEP
-        self._p99_us = min(max(self._p99_us * (1 + step), _SHORTEST_US), _LONGEST_US)
+        self._p99.observe(took_us)
 
     def on_request(self) -> None:
         """A replica is asked besides one that is late."""
@@ -43,7 +41,7 @@ class Speculation:
     def delay_us(self, asked_count: int) -> int:
         """How long to wait for the last of `asked_count` ≥ 1 replicas before the next is asked."""
         assert asked_count >= 1, asked_count
-        return int(self._p99_us) << (asked_count - 1)
+        return self._p99.value_us << (asked_count - 1)
 
     def __repr__(self) -> str:
-        return f"<speculation p99={int(self._p99_us)}us answers={self.answer_count}>"
+        return f"<speculation p99={self._p99.value_us}us answers={self.answer_count}>"

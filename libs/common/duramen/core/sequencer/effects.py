@@ -4,6 +4,7 @@ A core never acts: it leaves effects in its outbox. The driver (the sequencer's 
 simulator) drains it once per batch of events, acts, and reports each result by a method named
 below. Results may be late, doubled, or missing: after a time-out the driver makes a status instead.
     SendAdd       → on_add(member, epoch, entry, status)
+    SendWave      → on_store(member, epoch, entry, wave, status)
     SendSeal      → on_seal(member, epoch, status, lac, highest)
     SendRead      → on_read(member, epoch, entry, status, stored)
     SendLac       → on_lac(member, epoch, status, round_id)
@@ -119,6 +120,20 @@ class SendAdd(NamedTuple):
     lac: EntryId
     payload: bytes
     is_recovery: bool = False
+
+
+class SendWave(NamedTuple):
+    """Store an entry at a node of a flexible segment, or the envelope alone if it is there."""
+
+    member: Member
+    ledger_id: LedgerId
+    entry: EntryId
+    lac: EntryId
+    payload: bytes
+    wave: int
+    copyset: tuple[int, ...]
+    """Numbers of the wave's nodes, in the order in which readers ask them."""
+    block: int
 
 
 @dataclass(frozen=True, slots=True)

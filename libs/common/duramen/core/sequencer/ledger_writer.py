@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from duramen.core.placement import Candidate, PlacementRule
+from duramen.core.quorum import has_ack_set
 from duramen.core.segment import Segment, SegmentState, Totals
 from duramen.core.sequencer.context import Ports
 from duramen.core.sequencer.effects import CommitOutcome, LogView, PersistOwed
@@ -103,7 +104,7 @@ class LedgerWriter:
         self._owed = OwedCopies(owed_bytes_max, ports)
         self._delivery = Delivery(ports)
         self._change = EnsembleChange(rule, ports)
-        self._round = AckRound(ports)
+        self._round = AckRound(ports.put)
         self._tail = VisibleTail(commit_delay_us, commits_by_entry=commits_by_entry, ports=ports)
 
     def configure(
@@ -257,7 +258,7 @@ class LedgerWriter:
         if member in self._delivery.absent:
             self._resume(member)
         is_open = self.state is WriterState.OPEN
-        if is_open and self._round.note_taken(member, round_id, self.segment):
+        if is_open and self._round.note_taken(member, round_id, self._is_ack_set):
             self._begin_round(now_us)
 
     def on_commit(self, token: int, outcome: CommitOutcome, now_us: int) -> list[SentEntry]:
@@ -374,7 +375,12 @@ class LedgerWriter:
     def _begin_round(self, now_us: int) -> None:
         """R6: nothing counts while an ensemble must be changed; a change begins the round anew."""
         if self.state is WriterState.OPEN:
-            self._round.begin(self.segment, self._window.lac, self._delivery.absent, now_us)
+            absent, ensemble = self._delivery.absent, self.segment.last_fragment.ensemble
+            taking = [member for member in ensemble if member not in absent]
+            self._round.begin(self.segment.ledger_id, self._window.lac, taking, now_us)
+
+    def _is_ack_set(self, holders: list[Member]) -> bool:
+        return has_ack_set(holders, self.segment.last_fragment.ensemble, self.segment.quorum)
 
     def _restart_round(self, now_us: int) -> None:
         self._round.void()

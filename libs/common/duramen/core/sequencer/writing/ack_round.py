@@ -1,40 +1,37 @@
 """Ack rounds: the proof that an epoch was not sealed when a question came.
 
 A refusal, and what is said of the tail, is true only of an owner. Whoever wants to say one asks for
-a round. A round sends the LAC to the last fragment, and is done when an ack set (Qa members of one
-write set) took it unsealed: an ack set meets every covering seal. A round that was under way when
-the question came began too early, so the next one counts.
+a round. A round sends the LAC to members, and is done when an ack set of them took it unsealed: an
+ack set meets every covering seal. What an ack set is, the writer knows. A round that was under way
+when the question came began too early, so the next one counts.
 
     nothing asked → wanted → under way → done        again after PROBE_INTERVAL_US
 Invariants (checked by `validate`):
  1 exactly a round that is under way has a time at which it is tried again.
  2 a round is done at most once, and only the next one can be wanted.
-Source: docs/protocol/write.md "Refusals", R6.
+Source: docs/protocol/write.md "Refusals", R6, R29.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Iterable
 
-from duramen.core.quorum import write_sets
-from duramen.core.segment import Segment
-from duramen.core.sequencer.context import Ports
 from duramen.core.sequencer.effects import SendLac
-from duramen.ids import EntryId, Member
+from duramen.ids import EntryId, LedgerId, Member
 from duramen.limits import PROBE_INTERVAL_US
 
 
 class AckRound:
     """The ack rounds of one open segment, numbered from 1."""
 
-    def __init__(self, ports: Ports) -> None:
+    def __init__(self, put: Callable[[SendLac], None]) -> None:
         self.done = 0
         """The last round that succeeded."""
 
         self.again_at_us: int | None = None
         """When the round that is under way is void, and the next one begins."""
 
-        self._ports = ports
+        self._put = put
         self._number = 0
         self._wanted = 0
         self._holders: list[Member] | None = None
@@ -44,29 +41,33 @@ class AckRound:
         self._wanted = self._number + 1
         return self._wanted
 
+    @property
+    def is_due(self) -> bool:
+        """Whether a round is wanted and none under way."""
+        return self._wanted > self._number and self._holders is None
+
     def begin(
-        self, segment: Segment, lac: EntryId, absent: Collection[Member], now_us: int
+        self, ledger_id: LedgerId, lac: EntryId, members: Iterable[Member], now_us: int
     ) -> None:
         """Begin the round that is wanted, if none is under way. R6: not while changing."""
-        if self._wanted <= self._number or self._holders is not None:
+        if not self.is_due:
             return
         self._number += 1
         self._holders = []
         self.again_at_us = now_us + PROBE_INTERVAL_US
-        for member in segment.last_fragment.ensemble:
-            if member not in absent:
-                self._ports.put(SendLac(member, segment.ledger_id, lac, self._number))
+        for member in members:
+            self._put(SendLac(member, ledger_id, lac, self._number))
 
-    def note_taken(self, member: Member, round_id: int, segment: Segment) -> bool:
+    def note_taken(
+        self, member: Member, round_id: int, is_ack_set: Callable[[list[Member]], bool]
+    ) -> bool:
         """A member took the LAC of a round, unsealed; whether the round is done by that."""
         holders = self._holders
         if holders is None or round_id != self._number:
             return False
         if member not in holders:
             holders.append(member)
-        quorum = segment.quorum
-        sets = write_sets(segment.last_fragment.ensemble, quorum)
-        if not any(sum(m in holders for m in members) >= quorum.ack_quorum for members in sets):
+        if not is_ack_set(holders):
             return False
         self.done = self._number
         self._holders = self.again_at_us = None

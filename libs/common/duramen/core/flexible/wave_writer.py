@@ -1,0 +1,490 @@
+"""Wave writer: replicates the entries of one open flexible segment, a copyset for each wave.
+
+The owner of an epoch has one. Who is slow, full or dead costs an entry one more wave; the segment's
+node is not written. It decides when an entry is acknowledged, moves LNG, and tells nodes how far
+everything is complete. Making entries and rolling are `log_sequencer`'s, as for a striped segment.
+
+    OPEN → HELD → OPEN     its owner tries to close it: nothing is sent (R19)
+    OPEN, HELD → FENCED    somebody recovers this segment: what is outstanding is uncertain
+Invariants (checked by `validate`, with those of the parts):
+ 1 no wave counts a node twice, one outside N(e), or one that is gone.
+ 2 the nodes that make an entry complete satisfy RP.
+ 3 nothing is in the window while HELD.
+Source: docs/protocol/waves.md, R22, R27–R30.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from duramen.core.flexible.epoch_nodes import EpochNodes, ListedView
+from duramen.core.flexible.property import ReplicationProperty
+from duramen.core.flexible.release import NodeRelease
+from duramen.core.flexible.selector import CopysetChoice, CopysetSelector
+from duramen.core.flexible.shares import NodeNumber
+from duramen.core.flexible.surplus import SurplusBudget
+from duramen.core.flexible.waves import FIRST_WAVE, Wave, WavedEntry, WaveWindow
+from duramen.core.placement.node_states import NodeStates
+from duramen.core.placement.rule import Refusal
+from duramen.core.placement.store_times import StoreTimes
+from duramen.core.segment import Totals
+from duramen.core.sequencer.effects import SendLac, SendWave
+from duramen.core.sequencer.ledger_writer import WriterState
+from duramen.core.sequencer.writing.ack_round import AckRound
+from duramen.core.status import BookieStatus
+from duramen.ids import EntryId, LedgerId, Member
+from duramen.limits import ENTRY_TARGET_BYTES, PROBE_INTERVAL_US, STORE_TIMEOUT_US
+from duramen.units import KIB, MS
+
+PIPELINE_ENTRY_COUNT: Final = 4
+"""Incomplete entries before batches are made to wait for company."""
+_PIPELINE_BYTES: Final = 4 * ENTRY_TARGET_BYTES
+
+SPAN_ENTRY_COUNT_MAX: Final = 4_096
+"""From LNG to the newest entry: holes and losses fit the segment's node (R28)."""
+
+_LATE_US_PER_16_KIB: Final = 1 * MS
+_OVERSLEPT_US: Final = 10 * MS
+"""A timer that is later than that says that the process was asleep, not its nodes."""
+_AFTER_SLEEP_US: Final = 20 * MS
+_JITTER_US: Final = 20 * MS
+
+
+@dataclass(frozen=True, slots=True)
+class WavePorts:
+    """What a wave writer is given: what its process shares, and where effects go."""
+
+    put: Callable[[SendWave | SendLac], None]
+    rng: random.Random
+    states: NodeStates
+    times: StoreTimes
+    surplus: SurplusBudget
+    roster: Callable[[], Mapping[Member, bool]]
+    """Bookies that are registered, with whether they take new data; the same object until that
+    changes."""
+
+
+class WaveWriter:
+    """Replication of one open flexible segment.
+
+    Args:
+        ledger_id: of the segment, which is OPEN and empty.
+        nodes, wanted: N(e) and RP with extras, as its node says.
+        selector: of this epoch alone.
+    """
+
+    def __init__(
+        self,
+        ledger_id: LedgerId,
+        nodes: EpochNodes,
+        wanted: ReplicationProperty,
+        selector: CopysetSelector,
+        *,
+        is_ordered: bool,
+        commit_delay_us: int,
+        ports: WavePorts,
+    ) -> None:
+        self.state = WriterState.OPEN
+        self.fence_reason = ""
+        self.wants_roll = False
+        """A node's disks were replaced: the next epoch has another nodeset."""
+
+        self._ledger_id = ledger_id
+        self._nodes = nodes
+        self._wanted = wanted
+        self._selector = selector
+        self._ports = ports
+        self._window = WaveWindow(wanted.node, is_ordered=is_ordered)
+        self._release = NodeRelease(nodes.members, commit_delay_us)
+        self._round = AckRound(ports.put)
+        self._round_is_wide = False
+        self._gone: set[NodeNumber] = set()
+        self._listed = ListedView(nodes, ports.states, ports.roster)
+        self._refusal: Refusal | None = None
+        """Why an entry waits, until one becomes complete."""
+        self._retry_us: int | None = None
+
+    def configure(self, *, commit_delay_us: int) -> None:
+        """What of the log's configuration needs no new segment; in force from now on."""
+        self._release.configure(commit_delay_us)
+
+    # --- questions -------------------------------------------------------------------------------
+
+    @property
+    def lac(self) -> EntryId:
+        """LNG: the last entry up to which all are complete."""
+        return self._window.lng
+
+    @property
+    def lap(self) -> EntryId:
+        """The last entry that was added."""
+        return self._window.newest
+
+    @property
+    def lac_totals(self) -> Totals:
+        """Of the segment up to LNG."""
+        return self._window.lng_totals
+
+    @property
+    def totals(self) -> Totals:
+        """Of the segment up to the last entry that was added."""
+        return self._window.totals
+
+    @property
+    def window(self) -> Sequence[WavedEntry]:
+        """Entries above LNG, acknowledged or not."""
+        return self._window.entries
+
+    @property
+    def window_bytes(self) -> int:
+        """What they hold."""
+        return self._window.size_bytes
+
+    @property
+    def is_drained(self) -> bool:
+        """LNG is the last entry that was added."""
+        return self.state is WriterState.OPEN and not self._window.entries
+
+    @property
+    def round_done(self) -> int:
+        """The last ack round that succeeded."""
+        return self._round.done
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another entry is to be added now."""
+        window = self._window
+        return (
+            self.state is WriterState.OPEN
+            and len(window.incomplete) < PIPELINE_ENTRY_COUNT
+            and window.incomplete_bytes < _PIPELINE_BYTES
+            and len(window.entries) < SPAN_ENTRY_COUNT_MAX
+            and not self.lacks_ack_set
+        )
+
+    @property
+    def lacks_ack_set(self) -> bool:
+        """Whether an entry waits for a copyset, or the next one would."""
+        return self.find_refusal() is not None
+
+    def find_refusal(self) -> Refusal | None:
+        """Why it lacks an ack set."""
+        return self._refusal or self._selector.find_refusal(self._listed.find(self._gone))
+
+    def incomplete_since_us(self) -> int | None:
+        """Since when the oldest incomplete entry is that."""
+        return min((e.incomplete_since_us for e in self._window.incomplete.values()), default=None)
+
+    def wakeup_at_us(self) -> int | None:
+        """When `on_timer` wants to be called next."""
+        if self.state is not WriterState.OPEN:
+            return None
+        times = [self._release.due_us(), self._round.again_at_us, self._retry_us]
+        times += [wave.late_us for wave in self._list_awaited()]
+        return min((at_us for at_us in times if at_us is not None), default=None)
+
+    def _list_awaited(self) -> Iterator[Wave]:
+        """Newest waves whose time is not over."""
+        for entry in self._window.incomplete.values():
+            wave = entry.last_wave
+            if wave is not None and not wave.is_late:
+                yield wave
+
+    # --- events ----------------------------------------------------------------------------------
+
+    def add(self, payload: bytes, totals: Totals, now_us: int) -> EntryId:
+        """Replicate the next entry, which was encoded for entry id LAP + 1."""
+        assert self.state is WriterState.OPEN, self
+        entry = self._window.push(payload, totals, now_us)
+        self._send_next(entry, now_us)
+        return entry.entry
+
+    def on_store(
+        self, member: Member, entry_id: EntryId, wave: int, status: BookieStatus, now_us: int
+    ) -> list[WavedEntry]:
+        """A node answered a store, or it ended; gives what is acknowledged by that, in order."""
+        number = self._hear(member, status, now_us)
+        if number is None:
+            return []
+        entry = self._window.find(entry_id)
+        found = None if entry is None else entry.find_wave(wave)
+        is_stored = status is BookieStatus.OK
+        if not is_stored:
+            self._release.note_failed(number, now_us)
+        if entry is None or found is None or number not in found.pending:
+            return []
+        if is_stored:
+            return self._on_stored(number, entry, found, now_us)
+        self._on_failed(number, entry, found, status, now_us)
+        return []
+
+    def on_lac(
+        self, member: Member, lac: EntryId, status: BookieStatus, now_us: int, round_id: int = 0
+    ) -> None:
+        """A node answered an explicit LNG."""
+        number = self._hear(member, status, now_us)
+        if number is None:
+            return
+        if status is not BookieStatus.OK:
+            self._release.note_failed(number, now_us)
+            return
+        self._release.note_told(number, lac, now_us)
+        is_open = self.state is WriterState.OPEN
+        if is_open and self._round.note_taken(member, round_id, self._is_ack_set):
+            self._round_is_wide = False
+            self._begin_round(now_us)
+
+    def on_timer(self, now_us: int) -> None:
+        """Time has passed: waves may be late, LNG due, and what waits is tried again."""
+        if self.state is not WriterState.OPEN:
+            return
+        self._make_up_for_sleep(now_us)
+        for entry in list(self._window.incomplete.values()):
+            wave = entry.last_wave
+            if wave is not None and not wave.is_late and now_us >= wave.late_us:
+                self._on_late(entry, wave, now_us)
+        if self._retry_us is not None and now_us >= self._retry_us:
+            self._send_waiting(now_us)
+        self._tell(self._release.take_due(now_us))
+        if self._round.again_at_us is not None and now_us >= self._round.again_at_us:
+            self._round.void()
+            self._round_is_wide = True
+            self._begin_round(now_us)
+
+    def on_bookies_changed(self, now_us: int) -> None:
+        """Bookies came, went, or have another incarnation; or the lists are others."""
+        for number in self._listed.find_replaced() - self._gone:
+            self._on_gone(number, now_us)
+        if self.state is WriterState.OPEN:
+            self._send_waiting(now_us)
+
+    def ask_round(self, now_us: int) -> int:
+        """Prove that the segment is not sealed now: `round_done` reaches the number returned."""
+        number = self._round.ask()
+        self._begin_round(now_us)
+        return number
+
+    def hold(self) -> None:
+        """Send nothing from now on: the segment is about to be closed (R19).
+
+        Who needs LNG gets it before: the close may take as long as the metadata store is away.
+        """
+        assert self.is_drained, self
+        self._tell(self._release.list_lacking())
+        self.state = WriterState.HELD
+        self._round.stop()
+
+    def release(self) -> None:
+        """Go on: the close was called off, and nothing of it can ever be applied."""
+        if self.state is WriterState.HELD:
+            self.state = WriterState.OPEN
+
+    # --- answers ---------------------------------------------------------------------------------
+
+    def _hear(self, member: Member, status: BookieStatus, now_us: int) -> NodeNumber | None:
+        """The number of a node whose answer counts; None: it was acted upon, or counts nothing."""
+        number = self._nodes.numbers.get(member)
+        if self.state is WriterState.FENCED or number is None or number in self._gone:
+            return None
+        if status is BookieStatus.SEALED:
+            self.state = WriterState.FENCED
+            self.fence_reason = f"{member.bookie} is sealed"
+            return None
+        if status is BookieStatus.WRONG_INCARNATION:
+            self._on_gone(number, now_us)
+            if self.state is WriterState.OPEN:
+                self._send_waiting(now_us)
+            return None
+        return number
+
+    def _on_stored(
+        self, number: NodeNumber, entry: WavedEntry, wave: Wave, now_us: int
+    ) -> list[WavedEntry]:
+        self._ports.times.observe(self._nodes.members[number], now_us - wave.sent_us)
+        self._release.note_told(number, wave.lng, now_us)
+        was_complete = entry.is_complete
+        self._window.note_stored(entry, wave, number)
+        if was_complete or not entry.is_complete:
+            return []
+        self._refusal = None
+        if wave.number == FIRST_WAVE:
+            self._ports.surplus.earn(len(entry.payload) * len(wave.choice.numbers))
+        acknowledged = self._window.acknowledge(entry)
+        if self._window.pass_complete():
+            self._release.note_moved(self._window.lng, now_us)
+        return acknowledged
+
+    def _on_failed(
+        self,
+        number: NodeNumber,
+        entry: WavedEntry,
+        wave: Wave,
+        status: BookieStatus,
+        now_us: int,
+    ) -> None:
+        if status is BookieStatus.TIMEOUT:
+            self._ports.times.observe(self._nodes.members[number], STORE_TIMEOUT_US)
+        self._window.note_failed(entry, wave, number)
+        if not entry.is_complete and self.state is WriterState.OPEN:
+            if not wave.can_have(self._wanted.node):
+                self._selector.end_block(wave.choice.block)
+            self._send_next(entry, now_us)
+
+    def _on_gone(self, number: NodeNumber, now_us: int) -> None:
+        """Its disks were replaced (R22): nothing that it answers counts in this epoch any more."""
+        self._gone.add(number)
+        self.wants_roll = True
+        self._release.note_gone(number)
+        self._window.take_back(number, now_us)
+        if self.state is WriterState.OPEN:
+            self._round.void()
+            self._begin_round(now_us)
+
+    def _on_late(self, entry: WavedEntry, wave: Wave, now_us: int) -> None:
+        wave.is_late = True
+        self._selector.end_block(wave.choice.block)
+        for number in wave.pending:
+            self._ports.states.on_late(self._nodes.members[number], wave.sent_us, now_us)
+        self._send_next(entry, now_us)
+
+    def _make_up_for_sleep(self, now_us: int) -> None:
+        """What is late because this process was asleep gets the time that it slept, and a while."""
+        awaited = list(self._list_awaited())
+        slept_us = now_us - min((wave.late_us for wave in awaited), default=now_us)
+        if slept_us > _OVERSLEPT_US:
+            for wave in awaited:
+                wave.late_us = max(wave.late_us + slept_us, now_us + _AFTER_SLEEP_US)
+
+    # --- sending ---------------------------------------------------------------------------------
+
+    def _send_waiting(self, now_us: int) -> None:
+        """Try again for each entry that waits for its next wave, the oldest first."""
+        self._retry_us = None
+        for entry in list(self._window.incomplete.values())[:PIPELINE_ENTRY_COUNT]:
+            self._send_next(entry, now_us)
+
+    def _send_next(self, entry: WavedEntry, now_us: int) -> None:
+        """Send the next wave, if the entry wants one and may have it."""
+        last = entry.last_wave
+        if last is None:
+            choice = self._selector.choose(
+                self._listed.find(self._gone), entry_bytes=len(entry.payload), now_us=now_us
+            )
+            if isinstance(choice, Refusal):
+                self._wait(choice, now_us + PROBE_INTERVAL_US)
+            else:
+                self._send(entry, choice, now_us)
+        elif last.is_late or not last.can_have(self._wanted.node):
+            self._send_again(entry, last, now_us)
+
+    def _send_again(self, entry: WavedEntry, last: Wave, now_us: int) -> None:
+        surplus = self._ports.surplus
+        choice = self._choose_again(entry, last, now_us)
+        if choice is None:
+            return
+        copied_count = sum(number not in entry.holders for number in choice.numbers)
+        if surplus.take(copied_count * len(entry.payload), now_us):
+            self._send(entry, choice, now_us)
+        else:
+            jitter_us = int(self._ports.rng.random() * _JITTER_US)
+            self._retry_at(surplus.ready_at_us(now_us) + jitter_us)
+
+    def _choose_again(self, entry: WavedEntry, last: Wave, now_us: int) -> CopysetChoice | None:
+        listed, pending = self._listed.find(self._gone), entry.list_pending()
+        size_bytes = len(entry.payload)
+        found = self._selector.choose_again(
+            listed, left=pending | entry.failed, holders=entry.holders, entry_bytes=size_bytes
+        )
+        if not isinstance(found, Refusal):
+            return found
+        may_forgive_us = last.sent_us + last.pause_us
+        if now_us < may_forgive_us or not entry.failed:
+            self._wait(found, max(may_forgive_us, now_us + PROBE_INTERVAL_US))
+            return None
+        self._refusal = found
+        entry.failed.clear()
+        again = self._selector.choose_again(
+            listed, left=pending, holders=entry.holders, entry_bytes=size_bytes
+        )
+        if isinstance(again, Refusal):
+            self._wait(again, now_us + PROBE_INTERVAL_US)
+            return None
+        return again
+
+    def _send(self, entry: WavedEntry, choice: CopysetChoice, now_us: int) -> None:
+        lng = EntryId(min(self._window.lng, entry.entry - 1))
+        late_us = now_us + self._late_after_us(entry, choice)
+        wave = entry.begin_wave(choice, lng, now_us, late_us)
+        for number in choice.numbers:
+            self._release.note_sent(number, lng, entry.entry)
+            member = self._nodes.members[number]
+            self._ports.put(
+                SendWave(member, self._ledger_id, entry.entry, lng, entry.payload, wave.number,
+                         choice.numbers, choice.block)
+            )  # fmt: skip
+
+    def _late_after_us(self, entry: WavedEntry, choice: CopysetChoice) -> int:
+        regions = {self._nodes.regions[number] for number in choice.numbers}
+        peers_us = [self._ports.times.late_after_us(self._nodes.peers[name]) for name in regions]
+        size_us = len(entry.payload) * _LATE_US_PER_16_KIB // (16 * KIB)
+        last = entry.last_wave
+        shift = 0 if last is None else min(last.number, 10)
+        return min((max(peers_us) + size_us) << shift, STORE_TIMEOUT_US)
+
+    def _wait(self, refusal: Refusal, until_us: int) -> None:
+        self._refusal = refusal
+        self._retry_at(until_us)
+
+    def _retry_at(self, at_us: int) -> None:
+        self._retry_us = at_us if self._retry_us is None else min(self._retry_us, at_us)
+
+    # --- telling ---------------------------------------------------------------------------------
+
+    def _tell(self, numbers: Sequence[NodeNumber]) -> None:
+        for number in numbers:
+            self._release.note_sent(number, self._window.lng)
+            member = self._nodes.members[number]
+            self._ports.put(SendLac(member, self._ledger_id, self._window.lng))
+
+    def _begin_round(self, now_us: int) -> None:
+        if self.state is WriterState.OPEN and self._round.is_due:
+            members = self._choose_round()
+            self._round.begin(self._ledger_id, self._window.lng, members, now_us)
+
+    def _choose_round(self) -> list[Member]:
+        """A copyset; all nodes where none can be drawn, or one did not answer."""
+        found = self._selector.choose_again(
+            self._listed.find(self._gone), left=frozenset(), holders=(), entry_bytes=0
+        )
+        if self._round_is_wide or isinstance(found, Refusal):
+            numbers = tuple(number for number in self._nodes.members if number not in self._gone)
+        else:
+            numbers = found.numbers
+        return [self._nodes.members[number] for number in numbers]
+
+    def _is_ack_set(self, holders: list[Member]) -> bool:
+        numbers = {self._nodes.numbers[member] for member in holders} - self._gone
+        return self._wanted.is_satisfied_by(self._nodes.list_placed(numbers))
+
+    def validate(self) -> None:
+        """Assert invariants 1 to 3, and those of the parts."""
+        for part in (self._window, self._release, self._round):
+            part.validate()
+        for entry in self._window.entries:
+            for wave in entry.waves:
+                counted = [*wave.holders, *wave.pending]
+                assert len(counted) == len(set(counted)), f"1: {wave}"
+                assert set(counted) <= self._nodes.members.keys() - self._gone, f"1: {wave}"
+                if len(wave.holders) >= self._wanted.node:
+                    placed = self._nodes.list_placed(wave.holders)
+                    assert self._wanted.is_satisfied_by(placed), f"2: {wave}"
+        assert self.state is not WriterState.HELD or not self._window.entries, f"3: {self}"
+
+    def __repr__(self) -> str:
+        return (
+            f"<wave writer {self._ledger_id} {self.state.value} lng={self.lac} lap={self.lap} "
+            f"incomplete={list(self._window.incomplete)} gone={sorted(self._gone)}>"
+        )
