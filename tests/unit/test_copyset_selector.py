@@ -14,7 +14,8 @@ from collections.abc import Iterable, Sequence
 
 import pytest
 
-from duramen.core.flexible.property import EXTRAS_MAX, PlacedBookie, ReplicationProperty
+from duramen.core.flexible.nodeset import NodesetRow, ServingBookie
+from duramen.core.flexible.property import EXTRAS_MAX, ReplicationProperty
 from duramen.core.flexible.selector import (
     BLOCK_BYTES_MAX,
     BLOCK_US_MAX,
@@ -24,10 +25,10 @@ from duramen.core.flexible.selector import (
     CopysetSelector,
     ListedNodes,
 )
-from duramen.core.flexible.shares import NodeNumber, NodesetRow, make_plan
+from duramen.core.flexible.shares import make_plan
 from duramen.core.placement.room import Rack
 from duramen.core.placement.rule import Refusal
-from duramen.ids import BookieId
+from duramen.ids import BookieId, Incarnation, NodeNumber
 
 PICKS_COUNT = 100_000
 SHARE_ERROR_RATIO_MAX = 0.05
@@ -42,7 +43,10 @@ def make_rows(
     """Nodes with the numbers 10, 11, …"""
     places = list(places)
     return [
-        NodesetRow(NodeNumber(10 + n), PlacedBookie(BookieId(f"b{n}"), region, rack), weight)
+        NodesetRow(
+            NodeNumber(10 + n),
+            ServingBookie(BookieId(f"b{n}"), region, rack, Incarnation("1"), weight),
+        )
         for n, ((region, rack), weight) in enumerate(
             zip(places, weights or [1.0] * len(places), strict=True)
         )

@@ -22,6 +22,8 @@ SeqNum = NewType("SeqNum", int)
 BookieId = NewType("BookieId", str)
 Incarnation = NewType("Incarnation", str)
 SequencerId = NewType("SequencerId", str)
+NodeNumber = NewType("NodeNumber", int)
+"""A node of a flexible segment (R22): never used twice in one segment."""
 
 NOTHING: Final = EntryId(-1)
 """Entry id that stands for "nothing yet": a LAC before the first acknowledgement."""

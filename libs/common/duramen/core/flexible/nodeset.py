@@ -35,18 +35,41 @@ from duramen.core.flexible.soundness import (
 from duramen.core.placement.room import Rack
 from duramen.core.placement.roster import BookieRow
 from duramen.core.placement.rule import Refusal
-from duramen.ids import Incarnation, LogId, Member
+from duramen.ids import Incarnation, LogId, Member, NodeNumber
 
 
 @dataclass(frozen=True, slots=True)
 class ServingBookie(PlacedBookie):
-    """A bookie in service, or a row of N(e): what is frozen in a segment's node but its number."""
+    """A bookie in service, or what a segment's node keeps of one."""
 
     incarnation: Incarnation
     weight: float = 1.0
     """The one that was set, > 0; never what its free space makes of it."""
     is_absent: bool = field(default=False, compare=False)
     """It is away now and may come back; it is the same bookie."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodesetRow:
+    """A node of a segment: its number in it, and where and with what weight it was taken in."""
+
+    number: NodeNumber
+    node: ServingBookie
+
+    @property
+    def member(self) -> Member:
+        """The bookie in the life in which it has entries of the segment."""
+        return Member(self.node.bookie, self.node.incarnation)
+
+    @property
+    def weight(self) -> float:
+        """Its share of new data, > 0."""
+        return self.node.weight
+
+    @property
+    def rack(self) -> Rack | None:
+        """Where it is; None: it counts for no place."""
+        return None if self.node.place == UNKNOWN else self.node.place
 
 
 class Nodeset(NamedTuple):

@@ -22,10 +22,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from duramen.core.flexible.nodeset import NodesetRow
 from duramen.core.flexible.property import ReplicationProperty
-from duramen.core.flexible.shares import CopysetPlan, NodeNumber, NodesetRow, make_plan
+from duramen.core.flexible.shares import CopysetPlan, make_plan
 from duramen.core.placement.room import Rack
 from duramen.core.placement.rule import Refusal
+from duramen.ids import NodeNumber
 from duramen.units import MIB, MINUTE, agree
 
 BLOCK_BYTES_MAX: Final = 32 * MIB

@@ -23,13 +23,12 @@ from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, chain
-from typing import Final, NewType
+from typing import Final
 
-from duramen.core.flexible.property import PlacedBookie, ReplicationProperty
+from duramen.core.flexible.nodeset import NodesetRow
+from duramen.core.flexible.property import ReplicationProperty
 from duramen.core.placement.room import Rack
-
-NodeNumber = NewType("NodeNumber", int)
-"""A member of a segment's nodeset: never used twice in one segment."""
+from duramen.ids import NodeNumber
 
 DRAWS_PER_LAYOUT_COUNT: Final = 32
 """Copysets that are drawn before the nodes are shuffled again: a shuffle costs as much as ten."""
@@ -42,25 +41,6 @@ MIX_GAIN_MIN: Final = 1e-4
 """Steps towards the fairest mixture, and how little of a gain ends them."""
 NEAR_FACTOR: Final = 1e6
 """The owner's region counts as so much heavier, and its rack as so much again: filled first."""
-
-
-@dataclass(frozen=True, slots=True)
-class NodesetRow:
-    """A node that an epoch may use: its number, where it is, and its share of new data, > 0."""
-
-    number: NodeNumber
-    node: PlacedBookie
-    weight: float = 1.0
-
-    @property
-    def rack(self) -> Rack | None:
-        """Where it is; None: it counts for no place."""
-        return Rack(self.node.region, self.node.rack) if self.is_located else None
-
-    @property
-    def is_located(self) -> bool:
-        """Whether it is known where it is."""
-        return bool(self.node.region and self.node.rack)
 
 
 @dataclass(frozen=True, slots=True)
