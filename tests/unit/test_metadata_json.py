@@ -139,7 +139,7 @@ def test_golden_bookie_nodes() -> None:
     "wrong",
     [
         {"duty": "on holiday"}, {"duty": None}, {"incarnation": "x"}, {"weight": -1},
-        {"weight": True}, {"weight": "2"}, {"rack": None},
+        {"weight": True}, {"weight": "2"}, {"weight": 10**400}, {"rack": None},
     ],
 )  # fmt: skip
 def test_what_is_no_bookie_is_refused(wrong: dict[str, Any]) -> None:
@@ -208,6 +208,16 @@ def test_unknown_fields_travel_through_a_rewrite() -> None:
     assert again["hot"] == {"kept": True} and again["state"] == "IN_RECOVERY"
     log = read_log(encode_log(replace(LOG.with_new_epoch("n"))))
     assert log.extra == LOG.extra
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("epoch", -1), ("state", "SHUT"), ("fragments", [{}]), ("totals", []), ("holes", [[1]])],
+)
+def test_what_is_wrong_with_a_segment_is_said_by_its_name(name: str, value: object) -> None:
+    document = {**json.loads(encode_segment(CLOSED)), name: value}
+    with pytest.raises(MetadataJsonError, match=f"{name}: "):
+        read_segment(json.dumps(document).encode())
 
 
 def test_a_newer_schema_is_refused_and_never_overwritten() -> None:
