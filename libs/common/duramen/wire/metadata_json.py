@@ -38,7 +38,7 @@ from duramen.wire.nodes.fields import (
     read_totals,
     read_whole,
 )
-from duramen.wire.nodes.segments import encode_segment, read_segment
+from duramen.wire.nodes.segments import encode_segment, read_any_segment, read_segment
 
 __all__ = [
     "BY_ADMIN",
@@ -53,6 +53,7 @@ __all__ = [
     "encode_node",
     "encode_segment",
     "encode_tombstone",
+    "read_any_segment",
     "read_bookie",
     "read_confirmed",
     "read_log",

@@ -19,6 +19,7 @@ from duramen.core.segment_base import Totals
 from duramen.ids import Incarnation
 
 SCHEMA: Final = 1
+"""Of all kinds of nodes but one: `segments.FLEXIBLE_SCHEMA`."""
 _INCARNATION: Final = re.compile(r"[0-9a-f]{32}")
 
 T = TypeVar("T")
@@ -28,9 +29,11 @@ class MetadataJsonError(ValueError):
     """A node does not hold what its place promises; never to be overwritten blindly."""
 
 
-def encode_node(fields: Mapping[str, Any], extra: Mapping[str, Any] | None = None) -> bytes:
+def encode_node(
+    fields: Mapping[str, Any], extra: Mapping[str, Any] | None = None, schema: int = SCHEMA
+) -> bytes:
     """Encode a node: sorted keys, schema version added, unknown fields kept."""
-    document = {**(extra or {}), **fields, "v": SCHEMA}
+    document = {**(extra or {}), **fields, "v": schema}
     return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
 
 
@@ -40,16 +43,25 @@ def read_node(data: bytes) -> dict[str, Any]:
     Raises:
         MetadataJsonError: no JSON object, or of a schema that is newer than this code.
     """
+    return read_versioned(data, SCHEMA)[1]
+
+
+def read_versioned(data: bytes, newest: int) -> tuple[int, dict[str, Any]]:
+    """A node's schema version, and the rest of it.
+
+    Raises:
+        MetadataJsonError: no JSON object, or of a schema that is newer than `newest`.
+    """
     try:
         document = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise MetadataJsonError("the node is no JSON") from error
     if not isinstance(document, dict) or not isinstance(document.get("v"), int):
         raise MetadataJsonError("the node has no schema version")
-    if document["v"] > SCHEMA:
-        raise MetadataJsonError(f"the node's schema {document['v']} is newer than {SCHEMA}")
-    del document["v"]
-    return document
+    version = document.pop("v")
+    if version > newest:
+        raise MetadataJsonError(f"the node's schema {version} is newer than {newest}")
+    return version, document
 
 
 def take_field(document: dict[str, Any], name: str, read: Callable[[Any], T]) -> T:

@@ -1,14 +1,22 @@
-"""Segment nodes: the life of a segment, and where its entries lie.
+"""Segment nodes: striped ones are of schema 1, flexible ones of schema 2.
 
-Called by the drivers of sequencer, proxies and bookie. Source: docs/protocol/metadata.md "Nodes".
+Versions are counted for each kind of node: no other kind has a second one. Who knows striped
+segments alone calls `read_segment`, to which a flexible one is a node of a newer version, as it is
+to programs that were made before it.
+
+Called by the drivers of sequencer, proxies and bookie. Source: docs/protocol/metadata.md "Nodes",
+docs/protocol/flexible.md "The segment node".
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 from duramen.core.cold_copy import ColdCopy
+from duramen.core.flexible.nodeset import NodesetRow, ServingBookie
+from duramen.core.flexible.property import ReplicationProperty
+from duramen.core.flexible.segment import FlexibleSegment
 from duramen.core.quorum import Quorum
 from duramen.core.segment import Fragment, Segment, SegmentState, Totals
 from duramen.core.segment_base import SegmentBase
@@ -20,11 +28,14 @@ from duramen.ids import (
     Incarnation,
     LogId,
     Member,
+    NodeNumber,
 )
 from duramen.wire.nodes.fields import (
     MetadataJsonError,
+    check_incarnation,
     check_text,
     check_truth,
+    check_weight,
     check_whole,
     check_whole_or_none,
     encode_node,
@@ -32,13 +43,19 @@ from duramen.wire.nodes.fields import (
     read_node,
     read_number,
     read_totals,
+    read_versioned,
     take_field,
     take_if_there,
 )
 
+FLEXIBLE_SCHEMA: Final = 2
 
-def encode_segment(segment: Segment) -> bytes:
+
+def encode_segment(segment: Segment | FlexibleSegment) -> bytes:
     """Encode a segment node."""
+    if isinstance(segment, FlexibleSegment):
+        fields = {**_encode_life_of(segment), **_encode_map(segment)}
+        return encode_node(fields, segment.extra, FLEXIBLE_SCHEMA)
     return encode_node({**_encode_life_of(segment), **_encode_fragments(segment)}, segment.extra)
 
 
@@ -80,18 +97,73 @@ def _encode_fragments(segment: Segment) -> dict[str, Any]:
     }
 
 
+def _encode_map(segment: FlexibleSegment) -> dict[str, Any]:
+    """What only a flexible segment's node has: all of it always."""
+    wanted = segment.replication
+    return {
+        "property": {"node": wanted.node, "rack": wanted.rack, "region": wanted.region},
+        "extras": wanted.extras,
+        "nodes": [
+            [row.number, *row.member, row.node.region, row.node.rack, row.weight]
+            for row in segment.nodes
+        ],
+        "own_count": segment.own_count,
+        "guest_count": segment.guest_count,
+        "next_number": segment.next_number,
+        "nodeset_version": segment.nodeset_version,
+        "proved": segment.is_proved,
+        "missing_records": segment.missing_record_count,
+    }
+
+
 def read_segment(data: bytes) -> Segment:
-    """Read a segment node.
+    """Read a striped segment's node.
+
+    Raises:
+        MetadataJsonError: the node is not a valid segment, or a flexible one.
+    """
+    return _read_striped(read_node(data))
+
+
+def read_any_segment(data: bytes) -> Segment | FlexibleSegment:
+    """Read a segment's node, for who knows what to do with both kinds.
 
     Raises:
         MetadataJsonError: the node is not a valid segment.
     """
-    document = read_node(data)
+    version, document = read_versioned(data, FLEXIBLE_SCHEMA)
+    return _read_striped(document) if version < FLEXIBLE_SCHEMA else _read_flexible(document)
+
+
+def _read_striped(document: dict[str, Any]) -> Segment:
     take = document.pop
     try:
+        if "nodes" in document:
+            raise ValueError("nodes: no striped segment has them")
         return Segment(
             quorum=Quorum(take("ensemble_size"), take("write_quorum"), take("ack_quorum")),
             fragments=take_field(document, "fragments", _read_fragments),
+            **_take_life(document),
+            extra=document,  # what is left of it
+        ).validated()
+    except (KeyError, TypeError, ValueError, AssertionError) as error:
+        raise MetadataJsonError(f"the node is no segment: {error!r}") from error
+
+
+def _read_flexible(document: dict[str, Any]) -> FlexibleSegment:
+    try:
+        if "fragments" in document:
+            raise ValueError("fragments: no flexible segment has them")
+        _check_texts_and_times(document)
+        return FlexibleSegment(
+            replication=_take_property(document),
+            nodes=take_field(document, "nodes", _read_rows),
+            own_count=take_field(document, "own_count", check_whole),
+            guest_count=take_field(document, "guest_count", check_whole),
+            next_number=take_field(document, "next_number", check_whole),
+            nodeset_version=take_field(document, "nodeset_version", check_whole),
+            is_proved=take_field(document, "proved", check_truth),
+            missing_record_count=take_field(document, "missing_records", check_whole),
             **_take_life(document),
             extra=document,  # what is left of it
         ).validated()
@@ -119,6 +191,46 @@ def _take_life(document: dict[str, Any]) -> dict[str, Any]:
         "completed_unix_ms": take("completed_unix_ms"),
         "nonce": take("nonce"),
     }
+
+
+def _take_property(document: dict[str, Any]) -> ReplicationProperty:
+    extras = take_field(document, "extras", check_whole)
+
+    def read(found: Mapping[str, Any]) -> ReplicationProperty:
+        if set(found) != {"node", "rack", "region"}:
+            raise ValueError(f"{sorted(found)} are not node, rack and region")
+        node, rack, region = (check_whole(found[name]) for name in ("node", "rack", "region"))
+        return ReplicationProperty(node, rack, region, extras)
+
+    return take_field(document, "property", read)
+
+
+def _read_rows(document: object) -> tuple[NodesetRow, ...]:
+    if not isinstance(document, list):
+        raise TypeError("rows are a list")
+    return tuple(
+        NodesetRow(
+            NodeNumber(check_whole(number)),
+            ServingBookie(
+                BookieId(check_text(bookie)),
+                check_text(region),
+                check_text(rack),
+                check_incarnation(incarnation),
+                check_weight(weight),
+            ),
+        )
+        for number, bookie, incarnation, region, rack, weight in document
+    )
+
+
+def _check_texts_and_times(document: Mapping[str, Any]) -> None:
+    """What striped segments' readers always took as it is."""
+    readers: tuple[tuple[str, Callable[[object], object]], ...] = (
+        ("nonce", check_text), ("ack_mode", check_text), ("placement", check_text),
+        ("created_unix_ms", check_whole), ("completed_unix_ms", check_whole_or_none),
+    )  # fmt: skip
+    for name, read in readers:
+        take_field({name: document[name]}, name, read)
 
 
 def _read_fragments(document: Sequence[Mapping[str, Any]]) -> tuple[Fragment, ...]:
