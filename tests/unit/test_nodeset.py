@@ -18,7 +18,7 @@ import pytest
 
 from duramen.core.duty import Duty
 from duramen.core.flexible.nodeset import (
-    Nodeset,
+    ChosenNodeset,
     ServingBookie,
     choose_nodeset,
     explain_soundness,
@@ -43,7 +43,7 @@ def make_bookies(count: int, rack_count: int = 3, region_count: int = 1) -> list
     return place_bookies([Rack(f"r{n % region_count}", f"k{n % rack_count}") for n in range(count)])
 
 
-def choose(bookies: list[ServingBookie], rule: NodesetRule, log_id: LogId = LOG) -> Nodeset:
+def choose(bookies: list[ServingBookie], rule: NodesetRule, log_id: LogId = LOG) -> ChosenNodeset:
     chosen = choose_nodeset(bookies, rule, log_id)
     assert not isinstance(chosen, Refusal), chosen
     return chosen
@@ -55,7 +55,7 @@ def refuse(bookies: list[ServingBookie], rule: NodesetRule) -> Refusal:
     return refusal
 
 
-def names_of(chosen: Nodeset) -> set[BookieId]:
+def names_of(chosen: ChosenNodeset) -> set[BookieId]:
     return {node.bookie for node in chosen.nodes}
 
 
@@ -109,7 +109,7 @@ def test_one_is_chosen_where_any_of_that_size_is_sound(seed: int) -> None:
         bookies, rule = draw_small_cluster(rng)
         chosen = choose_nodeset(bookies, rule, LogId(rng.randrange(1, 1_000)))
         size = rule.size_of(len(bookies))
-        if isinstance(chosen, Nodeset):
+        if isinstance(chosen, ChosenNodeset):
             assert len(chosen.nodes) == size and not chosen.waived
             assert explain_soundness(chosen.nodes, bookies, rule) is None
         else:
@@ -142,7 +142,7 @@ def test_places_that_are_wanted_are_found_among_many() -> None:
 # --- Who comes and goes --------------------------------------------------------------------------
 
 
-def count_exchanges(chosen: Nodeset, bookies: list[ServingBookie], rule: NodesetRule) -> int:
+def count_exchanges(chosen: ChosenNodeset, bookies: list[ServingBookie], rule: NodesetRule) -> int:
     """Members that are there for their places alone: by a rule that wants none, others are."""
     free = NodesetRule(ReplicationProperty(1), rule.size_of(len(bookies)), tolerate=0)
     return len(names_of(choose(bookies, free, LOG)) - names_of(chosen))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from duramen.core.flexible.nodeset import Nodeset, ServingBookie, choose_nodeset
+from duramen.core.flexible.nodeset import ChosenNodeset, ServingBookie, choose_nodeset
 from duramen.core.flexible.property import ReplicationProperty
 from duramen.core.flexible.reopening import explain_reopening
 from duramen.core.flexible.soundness import NodesetRule
@@ -28,7 +28,7 @@ def make_bookies(count: int) -> list[ServingBookie]:
 
 def choose(bookies: list[ServingBookie], rule: NodesetRule = RULE) -> tuple[ServingBookie, ...]:
     chosen = choose_nodeset(bookies, rule, LOG)
-    assert isinstance(chosen, Nodeset), chosen
+    assert isinstance(chosen, ChosenNodeset), chosen
     return chosen.nodes
 
 
@@ -108,7 +108,7 @@ def test_who_is_absent_and_comes_back_is_no_reason() -> None:
     for _ in range(200):
         now = [replace(bookie, is_absent=rng.random() < 0.15) for bookie in bookies]
         chosen = choose_nodeset(now, RULE, LOG)
-        if not isinstance(chosen, Nodeset):
+        if not isinstance(chosen, ChosenNodeset):
             refused_count += 1
             assert "absent" in chosen.reason
             continue

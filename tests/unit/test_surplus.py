@@ -5,7 +5,7 @@ Not here: which waves want it (`test_wave_writer`).
 
 from __future__ import annotations
 
-from duramen.core.flexible.surplus import BYTES_PER_S, SURPLUS_BYTES_MAX, SurplusBudget
+from duramen.core.flexible.writing.surplus import BYTES_PER_S, SURPLUS_BYTES_MAX, SurplusBudget
 from duramen.units import KIB, MIB, SECOND
 
 

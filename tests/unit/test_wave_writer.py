@@ -12,8 +12,8 @@ from collections import Counter
 import pytest
 
 from duramen.core.flexible.property import ReplicationProperty
-from duramen.core.flexible.release import PAUSE_US_MAX
-from duramen.core.flexible.wave_writer import PIPELINE_ENTRY_COUNT, SPAN_ENTRY_COUNT_MAX
+from duramen.core.flexible.writing.release import PAUSE_US_MAX
+from duramen.core.flexible.writing.wave_writer import PIPELINE_ENTRY_COUNT, SPAN_ENTRY_COUNT_MAX
 from duramen.core.placement.store_times import LATE_US_MIN
 from duramen.core.sequencer.effects import SendLac, SendWave
 from duramen.core.sequencer.ledger_writer import WriterState
@@ -114,9 +114,12 @@ def test_a_replaced_disk_takes_back_what_was_answered_before() -> None:
     entries = [world.add(), world.add()]
     waves = [world.list_waves(n)[0] for n in entries]
     writer, members = world.writer, [bookie.member for bookie in world.bookies]
-    for number in waves[1]:
-        found = writer.on_store(members[number], EntryId(1), 1, BookieStatus.OK, MS)
-    assert [entry.entry for entry in found] == [1] and writer.lac == -1
+    acknowledged = [
+        entry.entry
+        for number in waves[1]
+        for entry in writer.on_store(members[number], EntryId(1), 1, BookieStatus.OK, MS)
+    ]
+    assert acknowledged == [1] and writer.lac == -1
     gone = waves[1][0]
     assert not writer.on_store(members[gone], EntryId(0), 1, BookieStatus.WRONG_INCARNATION, MS)
     assert writer.wants_roll and not writer.window[1].is_complete
@@ -299,7 +302,7 @@ def test_our_own_sleep_makes_no_wave_late() -> None:
     for bookie in world.bookies:
         bookie.delay_us = 10 * MS
     world.add()
-    world.sleep(500 * MS)
+    world.stand_still(500 * MS)
     world.run_for(30 * MS)
     assert world.acknowledged == [0] and len(world.list_waves(EntryId(0))) == 1
     assert world.states.gray == ()
@@ -522,7 +525,7 @@ def test_whatever_happens_what_is_acknowledged_is_stored_and_in_the_end_all_is(s
                 world.roster = {b.member: rng.random() < 0.9 for b in world.bookies}
                 world.writer.on_bookies_changed(world.now_us)
             case 5:
-                world.sleep(rng.randrange(2 * SECOND))
+                world.stand_still(rng.randrange(2 * SECOND))
             case 6:
                 world.writer.ask_round(world.now_us)
             case _:

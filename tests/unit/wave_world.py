@@ -2,7 +2,7 @@
 
 Time is virtual. The world keeps what really lies on disks, and checks at each acknowledgement that
 copies at nodes of N(e) with their incarnations satisfy RP: the writer's own count is not asked.
-Used by the unit tests of `core.flexible.wave_writer`.
+Used by the unit tests of `core.flexible.writing.wave_writer`.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from duramen.core.flexible.epoch_nodes import EpochNodes
-from duramen.core.flexible.property import PlacedBookie, ReplicationProperty
+from duramen.core.flexible.nodeset import ServingBookie
+from duramen.core.flexible.property import ReplicationProperty
+from duramen.core.flexible.segment import FlexibleSegment
 from duramen.core.flexible.selector import CopysetSelector
-from duramen.core.flexible.shares import NodeNumber, NodesetRow
-from duramen.core.flexible.surplus import SurplusBudget
-from duramen.core.flexible.wave_writer import WavePorts, WaveWriter
-from duramen.core.flexible.waves import WavedEntry
+from duramen.core.flexible.writing.surplus import SurplusBudget
+from duramen.core.flexible.writing.wave_writer import WavePorts, WaveWriter
+from duramen.core.flexible.writing.waves import WavedEntry
 from duramen.core.placement.node_states import NodeStates
 from duramen.core.placement.store_times import StoreTimes
 from duramen.core.segment import Totals
 from duramen.core.sequencer.effects import SendLac, SendWave
 from duramen.core.status import BookieStatus
-from duramen.ids import NOTHING, BookieId, EntryId, Epoch, Incarnation, LogId, Member, ledger_of
+from duramen.ids import NOTHING, BookieId, EntryId, Epoch, Incarnation, LogId, Member
 from duramen.limits import STORE_TIMEOUT_US
 from duramen.units import MS
 
-LEDGER = ledger_of(LogId(7), Epoch(3))
+LOG, EPOCH = LogId(7), Epoch(3)
 COMMIT_DELAY_US = 5 * MS
 OTHER_LIFE = Incarnation("f" * 32)
 
@@ -39,7 +39,7 @@ class FakeBookie:
     """One node's disks and moods."""
 
     member: Member
-    place: PlacedBookie
+    place: ServingBookie
     delay_us: int = 1 * MS
     is_silent: bool = False
     refusal: BookieStatus | None = None
@@ -87,7 +87,11 @@ class WaveWorld:
         self.wanted = wanted or ReplicationProperty(3, 2)
         self.is_ordered = is_ordered
         self.bookies = _make_bookies(racks)
-        rows = [NodesetRow(NodeNumber(n), b.place) for n, b in enumerate(self.bookies)]
+        segment = FlexibleSegment.opened(
+            LOG, EPOCH, self.wanted, [bookie.place for bookie in self.bookies],
+            ack_mode="ordered" if is_ordered else "out_of_order", placement="strict",
+            created_unix_ms=0, nonce="n",
+        )  # fmt: skip
         self.roster = {bookie.member: True for bookie in self.bookies}
         self.states = NodeStates()
         self.times = StoreTimes()
@@ -100,12 +104,8 @@ class WaveWorld:
         ports = WavePorts(
             self._put, self.rng, self.states, self.times, self.surplus, lambda: self.roster
         )
-        nodes = EpochNodes(rows, {NodeNumber(n): b.member for n, b in enumerate(self.bookies)})
-        selector = CopysetSelector(rows, self.wanted, self.rng, is_sticky=is_sticky)
-        self.writer = WaveWriter(
-            LEDGER, nodes, self.wanted, selector,
-            is_ordered=is_ordered, commit_delay_us=COMMIT_DELAY_US, ports=ports,
-        )  # fmt: skip
+        selector = CopysetSelector(segment.nodes, self.wanted, self.rng, is_sticky=is_sticky)
+        self.writer = WaveWriter(segment, 0, selector, commit_delay_us=COMMIT_DELAY_US, ports=ports)
 
     # --- what happens ----------------------------------------------------------------------------
 
@@ -138,7 +138,7 @@ class WaveWorld:
         """Let so much time pass."""
         self.run(self.now_us + duration_us)
 
-    def sleep(self, duration_us: int) -> None:
+    def stand_still(self, duration_us: int) -> None:
         """The process stands still: what comes waits, and then the timer is first."""
         self.now_us += duration_us
         if self.writer.wakeup_at_us() is not None:
@@ -241,7 +241,7 @@ def _make_bookies(racks: Iterable[int]) -> list[FakeBookie]:
     return [
         FakeBookie(
             Member(BookieId(f"b{n}"), Incarnation(f"{n + 1:032x}")),
-            PlacedBookie(BookieId(f"b{n}"), "r", f"k{rack}"),
+            ServingBookie(BookieId(f"b{n}"), "r", f"k{rack}", Incarnation(f"{n + 1:032x}")),
         )
         for n, rack in enumerate(places)
     ]

@@ -72,7 +72,7 @@ class NodesetRow:
         return None if self.node.place == UNKNOWN else self.node.place
 
 
-class Nodeset(NamedTuple):
+class ChosenNodeset(NamedTuple):
     """What was chosen."""
 
     nodes: tuple[ServingBookie, ...]
@@ -105,7 +105,7 @@ def list_serving(
 
 def choose_nodeset(
     bookies: Collection[ServingBookie], rule: NodesetRule, log_id: LogId
-) -> Nodeset | Refusal:
+) -> ChosenNodeset | Refusal:
     """A sound nodeset, or why there is none; if the rule is not strict, one that satisfies the
     property, with what it lacks.
 
@@ -125,7 +125,7 @@ def choose_nodeset(
         return _refuse(refused[0], numbers, "" if is_of_absence else _format_values(draws, rule))
     # One of each kind is enough to tell, and there may be one for each rack and set of regions.
     told = {(lack.rule, lack.reason): lack for lack in reversed(lacks)}
-    return Nodeset(nodes, tuple(_refuse(told[kind], numbers) for kind in sorted(told)))
+    return ChosenNodeset(nodes, tuple(_refuse(told[kind], numbers) for kind in sorted(told)))
 
 
 def explain_soundness(

@@ -2,19 +2,15 @@
 
 Shared by all logs of the process: what one log's store met, the others need not meet again. Three
 lists, by member, so that a bookie on new disks begins with a clean one:
-- gray: silent to a store in time, while another bookie was heard. For 1 s at first, twice as long
-  each time up to 60 s; each entry that it stores halves that, and ends the listing.
-- slow: late by what its peers need, while another was heard. As long; an entry that it stores
-  in time ends the listing. For copysets alone: a striped writer waits for a slow member.
+- gray: silent to a store in time. For 1 s at first, twice as long each time up to 60 s; each entry
+  that it stores halves that, and ends the listing. Writers leave gray members (`shunned`).
+- slow: late by what its peers need. As long; an entry stored in time ends it. For waves alone.
 - black: it refused one, for want of space or duty, under overload, or as another incarnation; each
   has its time.
-Listed bookies come last in every choice and are never a reason to refuse one (`choice`). Writers
-leave gray members (`shunned`); who refuses says so at once, to each of them.
-
-While nobody is heard, nobody is listed: then it is us. When somebody is again, silences that began
-in between are forgotten, and so is what was sent before.
-Pure: the time is given. Called by `runtime.sequencer.node_watch`; asked by the cores through
-`SequencerContext`. Source: R27, docs/protocol/write.md "Silent and full bookies".
+Listed bookies come last in every choice and are never a reason to refuse one (`choice`). Nobody is
+listed while nobody else is heard: then it is us. When somebody is again, silences that began in
+between are forgotten. Pure: the time is given. Called by `runtime.sequencer.node_watch`; asked by
+cores through `SequencerContext`. Source: R27, docs/protocol/write.md "Silent and full bookies".
 """
 
 from __future__ import annotations

@@ -12,25 +12,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 
+from duramen.core.flexible.nodeset import NodesetRow
 from duramen.core.flexible.property import PlacedBookie
 from duramen.core.flexible.selector import ListedNodes
-from duramen.core.flexible.shares import NodeNumber, NodesetRow
 from duramen.core.placement.node_states import NodeStates
-from duramen.ids import Member
+from duramen.ids import Member, NodeNumber
 
 
 class EpochNodes:
     """N(e).
 
     Args:
-        rows, members: by number the same nodes.
+        rows: of an epoch that is not closed.
     """
 
-    def __init__(self, rows: Sequence[NodesetRow], members: Mapping[NodeNumber, Member]) -> None:
-        assert {row.number for row in rows} == members.keys(), (rows, members)
+    def __init__(self, rows: Sequence[NodesetRow]) -> None:
         self.rows = tuple(rows)
-        self.members = members
-        self.numbers = {member: number for number, member in members.items()}
+        self.members = {row.number: row.member for row in rows}
+        self.numbers = {row.member: row.number for row in rows}
         self.regions = {row.number: row.node.region for row in rows}
         self._placed = {row.number: row.node for row in rows}
 

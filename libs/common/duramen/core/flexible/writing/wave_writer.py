@@ -20,22 +20,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from duramen.core.flexible.epoch_nodes import EpochNodes, ListedView
-from duramen.core.flexible.property import ReplicationProperty
-from duramen.core.flexible.release import NodeRelease
+from duramen.core.flexible.segment import FlexibleSegment
 from duramen.core.flexible.selector import CopysetChoice, CopysetSelector
-from duramen.core.flexible.shares import NodeNumber
-from duramen.core.flexible.surplus import SurplusBudget
-from duramen.core.flexible.waves import FIRST_WAVE, Wave, WavedEntry, WaveWindow
+from duramen.core.flexible.writing.epoch_nodes import EpochNodes, ListedView
+from duramen.core.flexible.writing.release import NodeRelease
+from duramen.core.flexible.writing.surplus import SurplusBudget
+from duramen.core.flexible.writing.waves import FIRST_WAVE, Wave, WavedEntry, WaveWindow
 from duramen.core.placement.node_states import NodeStates
 from duramen.core.placement.rule import Refusal
 from duramen.core.placement.store_times import StoreTimes
-from duramen.core.segment import Totals
+from duramen.core.segment import SegmentState, Totals
 from duramen.core.sequencer.effects import SendLac, SendWave
 from duramen.core.sequencer.ledger_writer import WriterState
 from duramen.core.sequencer.writing.ack_round import AckRound
 from duramen.core.status import BookieStatus
-from duramen.ids import EntryId, LedgerId, Member
+from duramen.ids import EntryId, Member, NodeNumber
 from duramen.limits import ENTRY_TARGET_BYTES, PROBE_INTERVAL_US, STORE_TIMEOUT_US
 from duramen.units import KIB, MS
 
@@ -71,38 +70,40 @@ class WaveWriter:
     """Replication of one open flexible segment.
 
     Args:
-        ledger_id: of the segment, which is OPEN and empty.
-        nodes, wanted: N(e) and RP with extras, as its node says.
+        segment: OPEN and empty, as created by its owner.
+        version: of its node.
         selector: of this epoch alone.
     """
 
     def __init__(
         self,
-        ledger_id: LedgerId,
-        nodes: EpochNodes,
-        wanted: ReplicationProperty,
+        segment: FlexibleSegment,
+        version: int,
         selector: CopysetSelector,
         *,
-        is_ordered: bool,
         commit_delay_us: int,
         ports: WavePorts,
     ) -> None:
+        assert segment.state is SegmentState.OPEN, segment
+        self.segment = segment
+        self.version = version
         self.state = WriterState.OPEN
         self.fence_reason = ""
         self.wants_roll = False
         """A node's disks were replaced: the next epoch has another nodeset."""
 
-        self._ledger_id = ledger_id
-        self._nodes = nodes
-        self._wanted = wanted
+        self._ledger_id = segment.ledger_id
+        self._nodes = EpochNodes(segment.own_nodes)
+        self._wanted = segment.replication
         self._selector = selector
         self._ports = ports
-        self._window = WaveWindow(wanted.node, is_ordered=is_ordered)
-        self._release = NodeRelease(nodes.members, commit_delay_us)
+        is_ordered = segment.ack_mode == "ordered"
+        self._window = WaveWindow(self._wanted.node, is_ordered=is_ordered)
+        self._release = NodeRelease(self._nodes.members, commit_delay_us)
         self._round = AckRound(ports.put)
         self._round_is_wide = False
         self._gone: set[NodeNumber] = set()
-        self._listed = ListedView(nodes, ports.states, ports.roster)
+        self._listed = ListedView(self._nodes, ports.states, ports.roster)
         self._refusal: Refusal | None = None
         """Why an entry waits, until one becomes complete."""
         self._retry_us: int | None = None

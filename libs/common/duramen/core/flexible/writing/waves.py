@@ -22,9 +22,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from duramen.core.flexible.selector import CopysetChoice
-from duramen.core.flexible.shares import NodeNumber
 from duramen.core.segment import Totals
-from duramen.ids import NOTHING, EntryId
+from duramen.ids import NOTHING, EntryId, NodeNumber
 
 FIRST_WAVE: Final = 1
 WAVE_NUMBER_MAX: Final = 0xFFFF

@@ -16,8 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from duramen.core.flexible.shares import NodeNumber
-from duramen.ids import NOTHING, EntryId
+from duramen.ids import NOTHING, EntryId, NodeNumber
 from duramen.limits import PROBE_INTERVAL_US
 from duramen.units import SECOND
 
