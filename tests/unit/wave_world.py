@@ -97,6 +97,7 @@ class WaveWorld:
         self.times = StoreTimes()
         self.surplus = SurplusBudget()
         self.sent: list[SendWave | SendLac] = []
+        self.sent_at_us: list[int] = []
         self.acknowledged: list[EntryId] = []
         self.counts: Counter[str] = Counter()
         self._queue: list[tuple[int, int, SendWave | SendLac, BookieStatus | None, int]] = []
@@ -149,16 +150,17 @@ class WaveWorld:
         """A bookie starts anew on empty disks."""
         bookie = self.bookies[number]
         bookie.is_replaced = True
-        bookie.lost, bookie.stored = bookie.stored, set()
+        bookie.lost |= bookie.stored
+        bookie.stored = set()
 
     def list_waves(self, entry: EntryId) -> list[tuple[int, ...]]:
-        """The copysets that an entry was sent to, by wave."""
-        waves = {
-            effect.wave: effect.copyset
-            for effect in self.sent
-            if isinstance(effect, SendWave) and effect.entry == entry
-        }
-        return list(waves.values())
+        """Whom an entry was sent to, by wave."""
+        numbers = {bookie.member: n for n, bookie in enumerate(self.bookies)}
+        waves: dict[int, list[int]] = {}
+        for sent_us, effect in zip(self.sent_at_us, self.sent, strict=True):
+            if isinstance(effect, SendWave) and effect.entry == entry:
+                waves.setdefault(sent_us, []).append(numbers[effect.member])
+        return [tuple(wave) for wave in waves.values()]
 
     def count_lacs(self) -> int:
         """Explicit LNGs so far."""
@@ -185,6 +187,7 @@ class WaveWorld:
 
     def _put(self, effect: SendWave | SendLac) -> None:
         self.sent.append(effect)
+        self.sent_at_us.append(self.now_us)
         bookie = next(b for b in self.bookies if b.member == effect.member)
         if bookie.is_silent:
             self._answer_at(STORE_TIMEOUT_US, effect, BookieStatus.TIMEOUT)
@@ -218,7 +221,7 @@ class WaveWorld:
                 effect.member, effect.lac, status, self.now_us, round_id=effect.round_id
             )
             return
-        found = self.writer.on_store(effect.member, effect.entry, effect.wave, status, self.now_us)
+        found = self.writer.on_store(effect.member, effect.entry, status, self.now_us)
         self._acknowledge(found)
 
     def _acknowledge(self, found: list[WavedEntry]) -> None:

@@ -3,7 +3,7 @@
 A core never acts: it leaves effects in its outbox. The driver (the sequencer's runtime, or the
 simulator) drains it once per batch of events, acts, and reports each result by a method named
 below. Results may be late, doubled, or missing: after a time-out the driver makes a status instead.
-    SendAdd, SendWave → on_add, on_store (member, epoch, entry[, wave], status)
+    SendAdd, SendWave → on_add, on_store (member, epoch, entry, status)
     SendSeal      → on_seal(member, epoch, status, lac, highest)
     SendRead      → on_read(member, epoch, entry, status, stored)
     SendLac       → on_lac(member, epoch, status, round_id)
@@ -24,7 +24,7 @@ from typing import NamedTuple
 from duramen.config import LogConfig
 from duramen.core.log_node import LogNode
 from duramen.core.segment import Segment, Totals
-from duramen.ids import Dlsn, EntryId, Epoch, LedgerId, LogId, Member, SequencerId
+from duramen.ids import Dlsn, EntryId, Epoch, LedgerId, LogId, Member, NodeNumber, SequencerId
 
 
 class CommitOutcome(enum.Enum):
@@ -122,16 +122,15 @@ class SendAdd(NamedTuple):
 
 
 class SendWave(NamedTuple):
-    """Store an entry at a node of a flexible segment, or the envelope alone if it is there."""
+    """Store an entry at a node of a flexible segment, with the envelope that says who has it."""
 
     member: Member
     ledger_id: LedgerId
     entry: EntryId
     lac: EntryId
     payload: bytes
-    wave: int
-    copyset: tuple[int, ...]
-    """Numbers of the wave's nodes, in the order in which readers ask them."""
+    copyset: tuple[NodeNumber, ...]
+    """Who has it or is asked to, in the order in which readers ask them."""
     block: int
 
 

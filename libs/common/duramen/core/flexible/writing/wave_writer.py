@@ -7,16 +7,15 @@ everything is complete. Making entries and rolling are `log_sequencer`'s, as for
     OPEN → HELD → OPEN     its owner tries to close it: nothing is sent (R19)
     OPEN, HELD → FENCED    somebody recovers this segment: what is outstanding is uncertain
 Invariants (checked by `validate`, with those of the parts):
- 1 no wave counts a node twice, one outside N(e), or one that is gone.
- 2 the nodes that make an entry complete satisfy RP.
- 3 nothing is in the window while HELD.
+ 1 nobody outside N(e) and nobody who is gone stores an entry, or is asked to.
+ 2 nothing is in the window while HELD.
 Source: docs/protocol/waves.md, R22, R27–R30.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,7 +24,7 @@ from duramen.core.flexible.selector import CopysetChoice, CopysetSelector
 from duramen.core.flexible.writing.epoch_nodes import EpochNodes, ListedView
 from duramen.core.flexible.writing.release import NodeRelease
 from duramen.core.flexible.writing.surplus import SurplusBudget
-from duramen.core.flexible.writing.waves import FIRST_WAVE, Wave, WavedEntry, WaveWindow
+from duramen.core.flexible.writing.waves import WavedEntry, WaveWindow
 from duramen.core.placement.node_states import NodeStates
 from duramen.core.placement.rule import Refusal
 from duramen.core.placement.store_times import StoreTimes
@@ -98,7 +97,7 @@ class WaveWriter:
         self._selector = selector
         self._ports = ports
         is_ordered = segment.ack_mode == "ordered"
-        self._window = WaveWindow(self._wanted.node, is_ordered=is_ordered)
+        self._window = WaveWindow(self._suffices, is_ordered=is_ordered)
         self._release = NodeRelease(self._nodes.members, commit_delay_us)
         self._round = AckRound(ports.put)
         self._round_is_wide = False
@@ -184,15 +183,13 @@ class WaveWriter:
         if self.state is not WriterState.OPEN:
             return None
         times = [self._release.due_us(), self._round.again_at_us, self._retry_us]
-        times += [wave.late_us for wave in self._list_awaited()]
+        times += [entry.late_us for entry in self._list_awaited()]
         return min((at_us for at_us in times if at_us is not None), default=None)
 
-    def _list_awaited(self) -> Iterator[Wave]:
-        """Newest waves whose time is not over."""
-        for entry in self._window.incomplete.values():
-            wave = entry.last_wave
-            if wave is not None and not wave.is_late:
-                yield wave
+    def _list_awaited(self) -> Iterator[WavedEntry]:
+        """Incomplete entries whose wave's time is not over."""
+        incomplete = self._window.incomplete.values()
+        return (entry for entry in incomplete if entry.wave_count and not entry.is_late)
 
     # --- events ----------------------------------------------------------------------------------
 
@@ -204,23 +201,23 @@ class WaveWriter:
         return entry.entry
 
     def on_store(
-        self, member: Member, entry_id: EntryId, wave: int, status: BookieStatus, now_us: int
+        self, member: Member, entry_id: EntryId, status: BookieStatus, now_us: int
     ) -> list[WavedEntry]:
         """A node answered a store, or it ended; gives what is acknowledged by that, in order."""
         number = self._hear(member, status, now_us)
         if number is None:
             return []
         entry = self._window.find(entry_id)
-        found = None if entry is None else entry.find_wave(wave)
-        is_stored = status is BookieStatus.OK
-        if not is_stored:
+        asked = None if entry is None else entry.pending.pop(number, None)
+        if status is not BookieStatus.OK:
             self._release.note_failed(number, now_us)
-        if entry is None or found is None or number not in found.pending:
+            if entry is not None and asked is not None:
+                self._on_failed(number, entry, status, now_us)
             return []
-        if is_stored:
-            return self._on_stored(number, entry, found, now_us)
-        self._on_failed(number, entry, found, status, now_us)
-        return []
+        if asked is not None:
+            self._ports.times.observe(member, now_us - asked.sent_us)
+            self._release.note_told(number, asked.lng, now_us)
+        return [] if entry is None else self._on_stored(number, entry, now_us)
 
     def on_lac(
         self, member: Member, lac: EntryId, status: BookieStatus, now_us: int, round_id: int = 0
@@ -243,10 +240,9 @@ class WaveWriter:
         if self.state is not WriterState.OPEN:
             return
         self._make_up_for_sleep(now_us)
-        for entry in list(self._window.incomplete.values()):
-            wave = entry.last_wave
-            if wave is not None and not wave.is_late and now_us >= wave.late_us:
-                self._on_late(entry, wave, now_us)
+        for entry in list(self._list_awaited()):
+            if now_us >= entry.late_us:
+                self._on_late(entry, now_us)
         if self._retry_us is not None and now_us >= self._retry_us:
             self._send_waiting(now_us)
         self._tell(self._release.take_due(now_us))
@@ -301,37 +297,26 @@ class WaveWriter:
             return None
         return number
 
-    def _on_stored(
-        self, number: NodeNumber, entry: WavedEntry, wave: Wave, now_us: int
-    ) -> list[WavedEntry]:
-        self._ports.times.observe(self._nodes.members[number], now_us - wave.sent_us)
-        self._release.note_told(number, wave.lng, now_us)
+    def _on_stored(self, number: NodeNumber, entry: WavedEntry, now_us: int) -> list[WavedEntry]:
         was_complete = entry.is_complete
-        self._window.note_stored(entry, wave, number)
+        self._window.note_stored(entry, number)
         if was_complete or not entry.is_complete:
             return []
         self._refusal = None
-        if wave.number == FIRST_WAVE:
-            self._ports.surplus.earn(len(entry.payload) * len(wave.choice.numbers))
+        if entry.wave_count == 1:
+            self._ports.surplus.earn(len(entry.payload) * self._wanted.wave_count)
         acknowledged = self._window.acknowledge(entry)
         if self._window.pass_complete():
             self._release.note_moved(self._window.lng, now_us)
         return acknowledged
 
     def _on_failed(
-        self,
-        number: NodeNumber,
-        entry: WavedEntry,
-        wave: Wave,
-        status: BookieStatus,
-        now_us: int,
+        self, number: NodeNumber, entry: WavedEntry, status: BookieStatus, now_us: int
     ) -> None:
+        entry.failed.add(number)
         if status is BookieStatus.TIMEOUT:
             self._ports.times.observe(self._nodes.members[number], STORE_TIMEOUT_US)
-        self._window.note_failed(entry, wave, number)
         if not entry.is_complete and self.state is WriterState.OPEN:
-            if not wave.can_have(self._wanted.node):
-                self._selector.end_block(wave.choice.block)
             self._send_next(entry, now_us)
 
     def _on_gone(self, number: NodeNumber, now_us: int) -> None:
@@ -344,20 +329,19 @@ class WaveWriter:
             self._round.void()
             self._begin_round(now_us)
 
-    def _on_late(self, entry: WavedEntry, wave: Wave, now_us: int) -> None:
-        wave.is_late = True
-        self._selector.end_block(wave.choice.block)
-        for number in wave.pending:
-            self._ports.states.on_late(self._nodes.members[number], wave.sent_us, now_us)
+    def _on_late(self, entry: WavedEntry, now_us: int) -> None:
+        entry.is_late = True
+        for number, asked in entry.pending.items():
+            self._ports.states.on_late(self._nodes.members[number], asked.sent_us, now_us)
         self._send_next(entry, now_us)
 
     def _make_up_for_sleep(self, now_us: int) -> None:
         """What is late because this process was asleep gets the time that it slept, and a while."""
         awaited = list(self._list_awaited())
-        slept_us = now_us - min((wave.late_us for wave in awaited), default=now_us)
+        slept_us = now_us - min((entry.late_us for entry in awaited), default=now_us)
         if slept_us > _OVERSLEPT_US:
-            for wave in awaited:
-                wave.late_us = max(wave.late_us + slept_us, now_us + _AFTER_SLEEP_US)
+            for entry in awaited:
+                entry.late_us = max(entry.late_us + slept_us, now_us + _AFTER_SLEEP_US)
 
     # --- sending ---------------------------------------------------------------------------------
 
@@ -369,71 +353,90 @@ class WaveWriter:
 
     def _send_next(self, entry: WavedEntry, now_us: int) -> None:
         """Send the next wave, if the entry wants one and may have it."""
-        last = entry.last_wave
-        if last is None:
+        if not entry.wave_count:
             choice = self._selector.choose(
                 self._listed.find(self._gone), entry_bytes=len(entry.payload), now_us=now_us
             )
             if isinstance(choice, Refusal):
                 self._wait(choice, now_us + PROBE_INTERVAL_US)
             else:
-                self._send(entry, choice, now_us)
-        elif last.is_late or not last.can_have(self._wanted.node):
-            self._send_again(entry, last, now_us)
+                entry.block = choice.block
+                self._send(entry, choice.numbers, choice.numbers, now_us)
+        elif not self._suffices(entry.list_hoped_for()):
+            self._selector.end_block(entry.block)
+            self._send_again(entry, now_us)
 
-    def _send_again(self, entry: WavedEntry, last: Wave, now_us: int) -> None:
-        surplus = self._ports.surplus
-        choice = self._choose_again(entry, last, now_us)
-        if choice is None:
+    def _send_again(self, entry: WavedEntry, now_us: int) -> None:
+        """To as many more nodes as RP asks for, if the surplus allows it."""
+        added = self._choose_more(entry, now_us)
+        if not added:
             return
-        copied_count = sum(number not in entry.holders for number in choice.numbers)
-        if surplus.take(copied_count * len(entry.payload), now_us):
-            self._send(entry, choice, now_us)
+        surplus = self._ports.surplus
+        if surplus.take(len(added) * len(entry.payload), now_us):
+            self._send(entry, added, [*entry.list_hoped_for(), *added], now_us)
         else:
             jitter_us = int(self._ports.rng.random() * _JITTER_US)
             self._retry_at(surplus.ready_at_us(now_us) + jitter_us)
 
-    def _choose_again(self, entry: WavedEntry, last: Wave, now_us: int) -> CopysetChoice | None:
-        listed, pending = self._listed.find(self._gone), entry.list_pending()
+    def _choose_more(self, entry: WavedEntry, now_us: int) -> list[NodeNumber]:
+        """Nodes that the entry needs beside those that store it, or may yet; none: it waits."""
+        found = self._choose_again(entry, now_us)
+        if found is None:
+            return []
+        hoped_for = entry.list_hoped_for()
+        added = [number for number in found.numbers if number not in hoped_for]
+        for number in list(added):
+            rest = [one for one in added if one != number]
+            if self._suffices([*hoped_for, *rest]):
+                added = rest
+        return added
+
+    def _choose_again(self, entry: WavedEntry, now_us: int) -> CopysetChoice | None:
+        listed = self._listed.find(self._gone)
+        late = frozenset(entry.pending if entry.is_late else ())
         size_bytes = len(entry.payload)
         found = self._selector.choose_again(
-            listed, left=pending | entry.failed, holders=entry.holders, entry_bytes=size_bytes
+            listed, left=late | entry.failed, holders=entry.holders, entry_bytes=size_bytes
         )
         if not isinstance(found, Refusal):
             return found
-        may_forgive_us = last.sent_us + last.pause_us
+        may_forgive_us = entry.late_us
         if now_us < may_forgive_us or not entry.failed:
             self._wait(found, max(may_forgive_us, now_us + PROBE_INTERVAL_US))
             return None
         self._refusal = found
         entry.failed.clear()
         again = self._selector.choose_again(
-            listed, left=pending, holders=entry.holders, entry_bytes=size_bytes
+            listed, left=late, holders=entry.holders, entry_bytes=size_bytes
         )
         if isinstance(again, Refusal):
             self._wait(again, now_us + PROBE_INTERVAL_US)
             return None
         return again
 
-    def _send(self, entry: WavedEntry, choice: CopysetChoice, now_us: int) -> None:
+    def _send(
+        self,
+        entry: WavedEntry,
+        numbers: Sequence[NodeNumber],
+        copyset: Sequence[NodeNumber],
+        now_us: int,
+    ) -> None:
         lng = EntryId(min(self._window.lng, entry.entry - 1))
-        late_us = now_us + self._late_after_us(entry, choice)
-        wave = entry.begin_wave(choice, lng, now_us, late_us)
-        for number in choice.numbers:
+        late_us = now_us + self._late_after_us(entry, numbers)
+        entry.begin_wave(numbers, lng, now_us, late_us)
+        for number in numbers:
             self._release.note_sent(number, lng, entry.entry)
             member = self._nodes.members[number]
             self._ports.put(
-                SendWave(member, self._ledger_id, entry.entry, lng, entry.payload, wave.number,
-                         choice.numbers, choice.block)
+                SendWave(member, self._ledger_id, entry.entry, lng, entry.payload,
+                         tuple(copyset), entry.block)
             )  # fmt: skip
 
-    def _late_after_us(self, entry: WavedEntry, choice: CopysetChoice) -> int:
-        regions = {self._nodes.regions[number] for number in choice.numbers}
+    def _late_after_us(self, entry: WavedEntry, numbers: Sequence[NodeNumber]) -> int:
+        regions = {self._nodes.regions[number] for number in numbers}
         peers_us = [self._ports.times.late_after_us(self._nodes.peers[name]) for name in regions]
         size_us = len(entry.payload) * _LATE_US_PER_16_KIB // (16 * KIB)
-        last = entry.last_wave
-        shift = 0 if last is None else min(last.number, 10)
-        return min((max(peers_us) + size_us) << shift, STORE_TIMEOUT_US)
+        return min((max(peers_us) + size_us) << min(entry.wave_count, 10), STORE_TIMEOUT_US)
 
     def _wait(self, refusal: Refusal, until_us: int) -> None:
         self._refusal = refusal
@@ -467,22 +470,22 @@ class WaveWriter:
         return [self._nodes.members[number] for number in numbers]
 
     def _is_ack_set(self, holders: list[Member]) -> bool:
-        numbers = {self._nodes.numbers[member] for member in holders} - self._gone
+        return self._suffices({self._nodes.numbers[member] for member in holders} - self._gone)
+
+    def _suffices(self, numbers: Collection[NodeNumber]) -> bool:
+        """Whether copies at these nodes satisfy RP."""
+        if len(numbers) < self._wanted.node:
+            return False
         return self._wanted.is_satisfied_by(self._nodes.list_placed(numbers))
 
     def validate(self) -> None:
-        """Assert invariants 1 to 3, and those of the parts."""
+        """Assert invariants 1 and 2, and those of the parts."""
         for part in (self._window, self._release, self._round):
             part.validate()
+        counted = self._nodes.members.keys() - self._gone
         for entry in self._window.entries:
-            for wave in entry.waves:
-                counted = [*wave.holders, *wave.pending]
-                assert len(counted) == len(set(counted)), f"1: {wave}"
-                assert set(counted) <= self._nodes.members.keys() - self._gone, f"1: {wave}"
-                if len(wave.holders) >= self._wanted.node:
-                    placed = self._nodes.list_placed(wave.holders)
-                    assert self._wanted.is_satisfied_by(placed), f"2: {wave}"
-        assert self.state is not WriterState.HELD or not self._window.entries, f"3: {self}"
+            assert {*entry.holders, *entry.pending} <= counted, f"1: {entry}"
+        assert self.state is not WriterState.HELD or not self._window.entries, f"2: {self}"
 
     def __repr__(self) -> str:
         return (

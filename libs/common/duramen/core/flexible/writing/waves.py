@@ -1,15 +1,14 @@
-"""The entries of one open flexible segment above LNG: their waves, who stored which, and LNG.
+"""The entries of one open flexible segment above LNG: who stores which, and LNG.
 
-An entry is complete when the nodes that stored one wave satisfy RP. Any `node` nodes of a copyset
-do (`selector`), so counting is enough. Complete is not for ever: disks are replaced, and then what
-their node answered is taken back from every entry above LNG, also from acknowledged ones. So the
-payload is kept until LNG has passed the entry.
+An entry is complete when the nodes that store it satisfy RP, whatever wave they belong to. Complete
+is not for ever: disks are replaced, and then what their node stored is taken back from every entry
+above LNG, also from acknowledged ones. So the payload is kept until LNG has passed the entry.
 
 Not here: which nodes a wave goes to, when the next one is due, and sending.
 Invariants (checked by `validate`):
  1 the entries are LNG + 1 … the newest, and LNG + 1 is not complete.
  2 bytes and incomplete entries are counted.
- 3 a node has a store of an entry under way in one of its waves at most.
+ 3 a node that stores an entry has no store of it under way.
  4 `ordered`: what is acknowledged has left.
 Called by `wave_writer`. Source: docs/protocol/waves.md "An entry", R22.
 """
@@ -18,42 +17,20 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from typing import Final
+from typing import NamedTuple
 
-from duramen.core.flexible.selector import CopysetChoice
 from duramen.core.segment import Totals
 from duramen.ids import NOTHING, EntryId, NodeNumber
 
-FIRST_WAVE: Final = 1
-WAVE_NUMBER_MAX: Final = 0xFFFF
-WAVES_KEPT_MAX: Final = 8
 
+class AskedStore(NamedTuple):
+    """A store that is under way."""
 
-@dataclass(slots=True)
-class Wave:
-    """One attempt at storing an entry."""
-
-    number: int
-    choice: CopysetChoice
-    lng: EntryId
-    """What its stores carry."""
     sent_us: int
-    late_us: int
-    """When it is late, if it is not complete by then."""
-    is_late: bool = False
-    holders: list[NodeNumber] = field(default_factory=list)
-    pending: list[NodeNumber] = field(default_factory=list)
-    """Nodes whose stores are under way."""
-
-    @property
-    def pause_us(self) -> int:
-        """The time that it had."""
-        return self.late_us - self.sent_us
-
-    def can_have(self, count: int) -> bool:
-        """Whether so many nodes store it, or may do so yet."""
-        return len(self.holders) + len(self.pending) >= count
+    lng: EntryId
+    """What it carries."""
 
 
 @dataclass(slots=True)
@@ -64,47 +41,47 @@ class WavedEntry:
     payload: bytes
     totals: Totals
     incomplete_since_us: int
-    """When it was added, or an answer was taken back that it needed."""
-    waves: list[Wave] = field(default_factory=list)
-    """The last ones, the newest at the end."""
-    holders: set[NodeNumber] = field(default_factory=set)
-    """Nodes that store it, of whatever wave."""
+    """When it was added, or a copy was taken back that it needed."""
+    holders: list[NodeNumber] = field(default_factory=list)
+    """Who stores it."""
+    pending: dict[NodeNumber, AskedStore] = field(default_factory=dict)
+    """Stores that are under way."""
     failed: set[NodeNumber] = field(default_factory=set)
     """Nodes whose last store of it ended without a copy, and which are not forgiven."""
+    wave_count: int = 0
+    block: int = 0
+    """The sticky block of its first wave."""
+    sent_us: int = 0
+    late_us: int = 0
+    """When its last wave was sent, and when that is late."""
+    is_late: bool = False
     is_complete: bool = False
     is_acknowledged: bool = False
 
-    @property
-    def last_wave(self) -> Wave | None:
-        """The newest wave."""
-        return self.waves[-1] if self.waves else None
+    def list_hoped_for(self) -> list[NodeNumber]:
+        """Who stores it, and who may do so in time."""
+        return self.holders if self.is_late else [*self.holders, *self.pending]
 
-    def list_pending(self) -> frozenset[NodeNumber]:
-        """Nodes that have a store of it under way."""
-        return frozenset(number for wave in self.waves for number in wave.pending)
-
-    def begin_wave(self, choice: CopysetChoice, lng: EntryId, now_us: int, late_us: int) -> Wave:
+    def begin_wave(
+        self, numbers: Collection[NodeNumber], lng: EntryId, now_us: int, late_us: int
+    ) -> None:
         """It goes to these nodes."""
-        before = self.last_wave
-        number = FIRST_WAVE if before is None else min(before.number + 1, WAVE_NUMBER_MAX)
-        wave = Wave(number, choice, lng, now_us, late_us, pending=list(choice.numbers))
-        self.waves.append(wave)
-        del self.waves[:-WAVES_KEPT_MAX]
-        return wave
-
-    def find_wave(self, number: int) -> Wave | None:
-        """A wave that still counts."""
-        return next((wave for wave in self.waves if wave.number == number), None)
+        self.wave_count += 1
+        self.sent_us, self.late_us, self.is_late = now_us, late_us, False
+        for number in numbers:
+            self.pending[number] = AskedStore(now_us, lng)
 
 
 class WaveWindow:
     """The entries LNG + 1 … the newest of one open segment.
 
     Args:
-        node_count: of RP.
+        suffices: whether copies at these nodes satisfy RP.
     """
 
-    def __init__(self, node_count: int, *, is_ordered: bool) -> None:
+    def __init__(
+        self, suffices: Callable[[Collection[NodeNumber]], bool], *, is_ordered: bool
+    ) -> None:
         self.lng = NOTHING
         self.newest = NOTHING
         self.lng_totals = Totals()
@@ -113,7 +90,7 @@ class WaveWindow:
         """Oldest first."""
         self.size_bytes = 0
         self.incomplete_bytes = 0
-        self._node_count = node_count
+        self._suffices = suffices
         self._is_ordered = is_ordered
 
     @property
@@ -136,21 +113,17 @@ class WaveWindow:
         index = entry_id - self.lng - 1
         return self.entries[index] if 0 <= index < len(self.entries) else None
 
-    def note_stored(self, entry: WavedEntry, wave: Wave, node: NodeNumber) -> None:
-        """A node stored it, of that wave."""
-        wave.pending.remove(node)
-        wave.holders.append(node)
-        entry.holders.add(node)
+    def note_stored(self, entry: WavedEntry, node: NodeNumber) -> None:
+        """A node stores it."""
+        entry.pending.pop(node, None)
         entry.failed.discard(node)
-        if not entry.is_complete and self._judge(entry):
+        if node in entry.holders:
+            return
+        entry.holders.append(node)
+        if not entry.is_complete and self._suffices(entry.holders):
             entry.is_complete = True
             del self.incomplete[entry.entry]
             self.incomplete_bytes -= len(entry.payload)
-
-    def note_failed(self, entry: WavedEntry, wave: Wave, node: NodeNumber) -> None:
-        """A store ended without a copy."""
-        wave.pending.remove(node)
-        entry.failed.add(node)
 
     def take_back(self, node: NodeNumber, now_us: int) -> None:
         """Its disks were replaced: nothing of it counts, whether acknowledged or not."""
@@ -165,16 +138,11 @@ class WaveWindow:
 
     def _take_back_from(self, entry: WavedEntry, node: NodeNumber) -> bool:
         """Whether the entry was complete and is not any more."""
-        entry.holders.discard(node)
-        for wave in entry.waves:
-            if node in wave.holders:
-                wave.holders.remove(node)
-            if node in wave.pending:
-                wave.pending.remove(node)
-        return entry.is_complete and not self._judge(entry)
-
-    def _judge(self, entry: WavedEntry) -> bool:
-        return any(len(wave.holders) >= self._node_count for wave in entry.waves)
+        entry.pending.pop(node, None)
+        if node not in entry.holders:
+            return False
+        entry.holders.remove(node)
+        return entry.is_complete and not self._suffices(entry.holders)
 
     def acknowledge(self, changed: WavedEntry) -> list[WavedEntry]:
         """What is acknowledged by the completion of an entry and was not before (R22), in order."""
@@ -205,7 +173,7 @@ class WaveWindow:
         assert list(self.incomplete.values()) == incomplete, f"2: {list(self.incomplete)}"
         assert self.incomplete_bytes == sum(len(e.payload) for e in incomplete), "2"
         for entry in self.entries:
-            pending = [number for wave in entry.waves for number in wave.pending]
-            assert len(pending) == len(set(pending)), f"3: {entry}"
-            assert entry.is_complete == self._judge(entry), f"2: {entry}"
+            assert entry.is_complete == self._suffices(entry.holders), f"2: {entry}"
+            assert entry.pending.keys().isdisjoint(entry.holders), f"3: {entry}"
+            assert len(entry.holders) == len(set(entry.holders)), f"3: {entry}"
             assert not (self._is_ordered and entry.is_acknowledged), f"4: {entry}"
