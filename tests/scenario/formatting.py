@@ -13,6 +13,7 @@ import re
 from collections.abc import Sequence
 from typing import assert_never
 
+from duramen.core.flexible.segment import AnySegment
 from duramen.core.reading import effects as rx
 from duramen.core.segment import Fragment, Segment
 from duramen.core.sequencer import effects as fx
@@ -185,8 +186,9 @@ def format_write(write: fx.Write) -> str:
             assert_never(write)
 
 
-def format_segment(segment: Segment) -> str:
+def format_segment(segment: AnySegment) -> str:
     """State, end and fragments of a segment."""
+    assert isinstance(segment, Segment), segment
     end = ""
     if segment.last_entry is not None and segment.totals is not None:
         end = f" last={segment.last_entry} records={segment.totals.record_count}"

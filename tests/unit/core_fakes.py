@@ -110,6 +110,7 @@ class FakeStore:
                         or (segment.state is old.state is SegmentState.IN_RECOVERY and is_bounded)
                     ), (old, segment)
                     assert is_bounded or segment.bound == old.bound, (old, segment)
+                    assert isinstance(segment, Segment), segment
                     self.segments[segment.epoch] = (segment.validated(), version + 1)
                 case fx.CreateSegment(segment):
                     assert segment.epoch == before.next_epoch, (segment, before)

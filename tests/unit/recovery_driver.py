@@ -79,8 +79,11 @@ class Driver:
 
     def start(self, *, needs_bound: bool = False) -> Recovery:
         view = self.store.view()
+        segment, version = view.segments[0]
+        assert isinstance(segment, Segment), segment
         self.core = Recovery(
-            *view.segments[0],
+            segment,
+            version,
             view.log,
             view.log_version,
             rule=PlacementRule(),

@@ -43,13 +43,13 @@ class World:
         assert is_proposed == self.change.is_under_way
         return is_proposed
 
-    def proposed(self) -> fx.SetSegment:
-        """What the one compare-and-set under way would write."""
+    def proposed(self) -> StoredSegment:
+        """The segment of the one change that is proposed, with the version that it replaces."""
         (commit,) = self.recorder.take(fx.Commit)
         (write,) = commit.writes
         self.token = commit.token
-        assert isinstance(write, fx.SetSegment)
-        return write
+        assert isinstance(write, fx.SetSegment) and isinstance(write.segment, Segment)
+        return StoredSegment(write.segment, write.version, is_ours=True)
 
     def outcome(self, outcome: CommitOutcome, now_us: int = 0) -> News:
         news = self.change.on_commit(self.token, outcome, now_us)

@@ -117,7 +117,7 @@ class Driver:
         """Token and value of the one ensemble change that is proposed."""
         (commit,) = self.take(fx.Commit)
         (write,) = commit.writes
-        assert isinstance(write, fx.SetSegment)
+        assert isinstance(write, fx.SetSegment) and isinstance(write.segment, Segment)
         assert write.version == self.writer.version
         return commit.token, write.segment
 

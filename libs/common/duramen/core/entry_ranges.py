@@ -197,3 +197,14 @@ def group_ranges(numbers: Iterable[int]) -> list[tuple[int, int]]:
     if last >= 0:
         ranges.append((first, last))
     return ranges
+
+
+def join_entries(entries: Iterable[EntryId]) -> tuple[tuple[EntryId, EntryId], ...]:
+    """Ascending entries as closed ranges."""
+    ranges: list[tuple[EntryId, EntryId]] = []
+    for entry in entries:
+        if ranges and ranges[-1][1] == entry - 1:
+            ranges[-1] = (ranges[-1][0], entry)
+        else:
+            ranges.append((entry, entry))
+    return tuple(ranges)

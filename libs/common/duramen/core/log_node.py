@@ -22,7 +22,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from duramen.config import LogConfig
-from duramen.core.segment import Segment, SegmentState, Totals
+from duramen.core.segment import SegmentState, Totals
+from duramen.core.segment_base import SegmentBase
 from duramen.ids import NOTHING, Dlsn, EntryId, Epoch, LogId, Lsn, lsn_of
 
 
@@ -206,7 +207,7 @@ class LogNode:
         assert not self.is_ended and not self.is_deleted, self
         return replace(self, next_epoch=Epoch(self.next_epoch + 1), nonce=nonce).validated()
 
-    def with_clean(self, segment: Segment, nonce: str) -> LogNode:
+    def with_clean(self, segment: SegmentBase, nonce: str) -> LogNode:
         """`segment`, the one after LCE, is closed: LCE and totals move in the same `multi()`."""
         assert segment.state is SegmentState.CLOSED and segment.totals is not None, segment
         assert segment.epoch == self.last_clean_epoch + 1, (segment, self)

@@ -25,6 +25,7 @@ from typing import Final
 from duramen.core.flexible.nodeset import NodesetRow, ServingBookie
 from duramen.core.flexible.property import ReplicationProperty
 from duramen.core.placement.room import Rack
+from duramen.core.segment import Segment
 from duramen.core.segment_base import SegmentBase, SegmentState, Totals
 from duramen.ids import EntryId, Epoch, LogId, Member, NodeNumber
 
@@ -269,3 +270,7 @@ class FlexibleSegment(SegmentBase):
         rows = " ".join(f"{row.number}:{row.member}" for row in self.nodes)
         counts = f"{self.own_count}+{self.guest_count}/{self.next_number}"
         return self._describe(f"flexible v{self.nodeset_version} {counts} {rows}")
+
+
+AnySegment = Segment | FlexibleSegment
+"""What a segment's node may be."""

@@ -71,8 +71,9 @@ def list_unclosed(log: LogSequencer) -> list[Segment]:
     older = [recovery.segment for recovery in log.older.recoveries]
     if log.writer is not None:
         return [*older, log.writer.segment]
-    known = [] if log.view is None else [segment for segment, _ in log.view.segments]
-    return [*older, *(s for s in known if all(s.epoch != one.epoch for one in older))]
+    known = () if log.view is None else log.view.segments
+    striped = [segment for segment, _ in known if isinstance(segment, Segment)]
+    return [*older, *(s for s in striped if all(s.epoch != one.epoch for one in older))]
 
 
 class _Stall(NamedTuple):

@@ -5,7 +5,7 @@ simulator) drains it once per batch of events, acts, and reports each result by 
 below. Results may be late, doubled, or missing: after a time-out the driver makes a status instead.
     SendAdd, SendWave → on_add, on_store (member, epoch, entry, status)
     SendSeal      → on_seal(member, epoch, status, lac, highest)
-    SendRead      → on_read(member, epoch, entry, status, stored)
+    SendRead, SendDigest → on_read, on_digest
     SendLac       → on_lac(member, epoch, status, round_id)
     ReadMetadata  → on_metadata(token, view or None)
     Commit        → on_commit(token, outcome)
@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from duramen.config import LogConfig
+from duramen.core.flexible.segment import AnySegment
 from duramen.core.log_node import LogNode
 from duramen.core.segment import Segment, Totals
 from duramen.ids import Dlsn, EntryId, Epoch, LedgerId, LogId, Member, NodeNumber, SequencerId
@@ -63,7 +64,7 @@ class LogView:
 
     log: LogNode
     log_version: int
-    segments: tuple[tuple[Segment, int], ...]
+    segments: tuple[tuple[AnySegment, int], ...]
     owner: Owner | None
 
     def with_config(self, version: int, config: LogConfig) -> LogView:
@@ -77,7 +78,7 @@ class LogView:
 class SetSegment:
     """Replace a segment node of `version`; it then has version + 1."""
 
-    segment: Segment
+    segment: AnySegment
     version: int
 
 
@@ -132,6 +133,16 @@ class SendWave(NamedTuple):
     copyset: tuple[NodeNumber, ...]
     """Who has it or is asked to, in the order in which readers ask them."""
     block: int
+    is_recovery: bool = False
+
+
+class SendDigest(NamedTuple):
+    """Ask a sealed node which entries of a range it has; the read carries the seal too (R14)."""
+
+    member: Member
+    ledger_id: LedgerId
+    first: EntryId
+    last: EntryId
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,3 +308,9 @@ class StoredEntry:
 
     has_state: bool = True
     """The segment carries producers or control records up to and with this entry, or may do so."""
+
+    record_count: int = 0
+    """Its own."""
+
+    identity: int = 0
+    """Its checksum, by which copies are known to be of one entry."""

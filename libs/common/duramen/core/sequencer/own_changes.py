@@ -83,7 +83,11 @@ class OwnChanges:
 
     def find_segment(self, view: LogView) -> tuple[Segment, int] | None:
         """The segment that a change of ours opened, known by its nonce."""
-        return next((s for s in view.segments if s[0].nonce in self.nonces), None)
+        for segment, version in view.segments:
+            if segment.nonce in self.nonces:
+                assert isinstance(segment, Segment), segment
+                return segment, version
+        return None
 
     def note_config(self, version: int, config: LogConfig) -> None:
         """Somebody tells of the log's stored configuration."""

@@ -169,6 +169,7 @@ def propose_close(
         proved: as `Segment.closed` has it.
     """
     ((segment, version),) = view.segments
+    assert isinstance(segment, Segment), segment
     closed = segment.closed(
         last_entry=last_entry,
         totals=totals,

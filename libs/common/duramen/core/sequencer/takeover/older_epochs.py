@@ -14,6 +14,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 
+from duramen.core.segment import Segment
 from duramen.core.sequencer.context import Ports
 from duramen.core.sequencer.effects import CommitOutcome, LogView, StoredEntry
 from duramen.core.sequencer.proposals import rule_of
@@ -57,6 +58,7 @@ class OlderEpochs:
             recovery.follow(view, now_us)
         for segment, version in view.segments:
             if segment.epoch < below and segment.epoch not in known:
+                assert isinstance(segment, Segment), segment
                 recovery = Recovery(
                     segment,
                     version,

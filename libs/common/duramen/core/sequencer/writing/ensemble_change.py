@@ -151,7 +151,9 @@ class EnsembleChange:
         assert self._proposal is not None
         match outcome:
             case CommitOutcome.APPLIED:
-                return self._end(self._proposal.segment, self._proposal.version + 1)
+                segment = self._proposal.segment
+                assert isinstance(segment, Segment), segment
+                return self._end(segment, self._proposal.version + 1)
             case CommitOutcome.UNAVAILABLE if not self._has_unknown_commit:
                 self._proposal = None
                 return ChangeEnd.CALLED_OFF
@@ -176,6 +178,7 @@ class EnsembleChange:
         epoch = self._proposal.segment.epoch
         for segment, version in view.segments:
             if segment.epoch == epoch and segment.state is SegmentState.OPEN:
+                assert isinstance(segment, Segment), segment
                 if segment.nonce in self._own_nonces:
                     return self._end(segment, version)
                 return StoredSegment(segment, version, is_ours=False)
