@@ -90,10 +90,10 @@ class Disk:
         self.is_sealed = True
         return BookieStatus.OK, self.lac, self.highest
 
-    def digest(self, first: EntryId, last: EntryId) -> Digest | None:
-        """What it vouches for of a range; it is sealed by that. None: its disks were replaced."""
+    def digest(self, first: EntryId, last: EntryId) -> Digest | BookieStatus:
+        """What it vouches for of a range; it is sealed by that."""
         if self.is_replaced:
-            return None
+            return BookieStatus.WRONG_INCARNATION
         self.is_sealed = True
         sound = {e: zlib.crc32(b) for e, b in self.entries.items() if first <= e <= last}
         known = frozenset(e for e in self.rotten & self.noticed if first <= e <= last)
@@ -200,7 +200,7 @@ class RecoveryWorld:
         until_us = self.now_us + duration_us
         for _ in range(100_000):
             times = [self._events[0][0]] if self._events else []
-            cores = [self.owner, *self.recoveries]
+            cores: list[WaveWriter | FlexibleRecovery] = [self.owner, *self.recoveries]
             times += [at for core in cores if (at := core.wakeup_at_us()) is not None]
             next_us = min(times, default=until_us)
             if next_us >= until_us:
@@ -230,16 +230,28 @@ class RecoveryWorld:
         assert self.acknowledged <= present, sorted(self.acknowledged - present)
         assert present <= self.written.keys()
         rows = {row.member: row for row in segment.nodes}
+        closer = self._closer()
         for entry in present:
+            # At or below LNG nothing is written back: what is short there waits for repair.
+            known_gone = closer._gone if entry > closer._lac else set()
             copies = [
                 rows[d.member].node
                 for d in self.disks
-                if d.member in rows and (entry in d.entries or d.is_replaced)
+                if d.member in rows and entry in d.entries and d.member not in known_gone
             ]
             assert self.wanted.is_satisfied_by(copies), f"too few copies of {entry}"
         counts = [int(body.split(b":")[1]) for body in self.written.values()]
         kept = sum(counts[entry] for entry in present)
         assert segment.totals.record_count - segment.missing_record_count == kept
+
+    def _closer(self) -> FlexibleRecovery:
+        """Whose CLOSE it is."""
+        closings = ((core, core._closing) for core in self.recoveries)
+        return next(
+            core
+            for core, closing in closings
+            if closing is not None and closing[0].segment.nonce == self.segment.nonce
+        )
 
     def has_cover(self) -> bool:
         """Whether those that answer are enough to recover and to write back."""
@@ -305,44 +317,52 @@ class RecoveryWorld:
 
     def _send(self, number: int, effect: fx.SendWave | fx.SendDigest) -> None:
         """A recoverer's stores and digests."""
-        core = lambda: self.recoveries[number]  # noqa: E731 - it is being made when it sends first
         if isinstance(effect, fx.SendWave):
             rows = {row.member for row in self.segment.nodes}
             assert effect.member in rows, "R24: written back to a bookie that is no node"
             self._exchange(
                 effect.member, lambda disk: disk.store(effect),
-                lambda status: core().on_store(
+                lambda status: self._core(number).on_store(
                     effect.member, effect.entry, _or_timeout(status), self.now_us
                 ),
             )  # fmt: skip
             return
         self._exchange(
-            effect.member,
-            lambda disk: disk.digest(effect.first, effect.last),
-            lambda digest: core().on_digest(effect.member, *_or_none(digest), self.now_us),
-        )
+            effect.member, lambda disk: disk.digest(effect.first, effect.last),
+            lambda answer: self._core(number).on_digest(
+                effect.member, *_read_digest(answer), self.now_us
+            ),
+        )  # fmt: skip
+
+    def _core(self, number: int) -> FlexibleRecovery:
+        """It is being made when it sends first."""
+        return self.recoveries[number]
 
     def _carry_out(self, number: int, effect: fx.Effect) -> None:
-        core = lambda: self.recoveries[number]  # noqa: E731 - as above
         match effect:
             case fx.SendSeal(member):
                 self._exchange(
                     member, lambda disk: disk.seal(),
-                    lambda told: core().on_seal(
-                        member, *(told or (BookieStatus.TIMEOUT, NOTHING, NOTHING)), self.now_us
-                    ),
+                    lambda told: self._answer_seal(self._core(number), member, told),
                 )  # fmt: skip
             case fx.SendRecoveryRead(member, _, entry):
                 self._exchange(
                     member, lambda disk: disk.read(entry),
-                    lambda got: self._answer_read(core(), member, entry, got),
+                    lambda got: self._answer_read(self._core(number), member, entry, got),
                 )  # fmt: skip
             case fx.Commit(token, writes):
-                self._at(self._delay_us(), lambda: self._commit(core(), token, writes))
+                self._at(self._delay_us(), lambda: self._commit(self._core(number), token, writes))
             case fx.ReadMetadata(token):
-                self._at(self._delay_us(), lambda: self._read_nodes(core(), token))
+                self._at(self._delay_us(), lambda: self._read_nodes(self._core(number), token))
             case _:
                 raise AssertionError(effect)
+
+    def _answer_seal(
+        self, core: FlexibleRecovery, member: Member,
+        told: tuple[BookieStatus, EntryId, EntryId] | None,
+    ) -> None:  # fmt: skip
+        status, lac, highest = told or (BookieStatus.TIMEOUT, NOTHING, NOTHING)
+        core.on_seal(member, status, lac, highest, self.now_us)
 
     def _answer_read(
         self, core: FlexibleRecovery, member: Member, entry: EntryId,
@@ -405,11 +425,11 @@ def _or_timeout(status: BookieStatus | None) -> BookieStatus:
     return BookieStatus.TIMEOUT if status is None else status
 
 
-def _or_none(digest: Digest | str | None) -> tuple[BookieStatus, Digest | None]:
-    """An answer: a digest, silence ("") or other disks (None)."""
-    if isinstance(digest, Digest):
-        return BookieStatus.OK, digest
-    return (BookieStatus.TIMEOUT if digest == "" else BookieStatus.WRONG_INCARNATION), None
+def _read_digest(answer: Digest | BookieStatus | None) -> tuple[BookieStatus, Digest | None]:
+    """What came of asking for one; None: silence."""
+    if isinstance(answer, Digest):
+        return BookieStatus.OK, answer
+    return _or_timeout(answer), None
 
 
 def _open(body: bytes) -> StoredEntry:

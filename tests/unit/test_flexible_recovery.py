@@ -43,7 +43,7 @@ def test_an_empty_segment_is_closed_empty() -> None:
     assert world.segment.last_entry == -1
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", [*range(60), 188, 191, 240, 367, 517, 550])
 def test_whatever_happens_nothing_acknowledged_is_missing(seed: int) -> None:
     rng = random.Random(seed)
     racks, wanted = SHAPES[seed % len(SHAPES)]
@@ -74,3 +74,26 @@ def test_whatever_happens_nothing_acknowledged_is_missing(seed: int) -> None:
         assert world.segment.is_closed, world.recoveries
     if world.segment.is_closed:
         world.judge()
+
+
+def test_other_disks_take_back_what_was_done_before() -> None:
+    """b0 reported entries that are done; then it turns out that its disks were replaced."""
+    taken_back_count = 0
+    for seed in range(40):
+        world = RecoveryWorld((1, 1, 1), RP(2), seed=seed)
+        world.disks[2].is_silent = True
+        for _ in range(4):
+            world.append()
+        world.run_for(4 * MS)
+        world.begin_recovery()
+        world.disks[2].is_silent = False
+        recovery = world.recoveries[0]
+        for _ in range(200):
+            world.run_for(MS // 2)
+            if recovery.progress[2] in (2, 3):
+                world.disks[0].is_replaced = True
+        world.run_for(60 * SECOND)
+        assert world.segment.is_closed
+        world.judge()
+        taken_back_count += bool(recovery._gone) and recovery.recovered_count > 4
+    assert taken_back_count >= 3

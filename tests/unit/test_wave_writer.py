@@ -91,6 +91,21 @@ def test_copies_count_whatever_wave_they_are_of() -> None:
     assert world.acknowledged == [0]
 
 
+def test_copysets_name_nodes_in_the_order_in_which_they_were_named_first() -> None:
+    """Else copies of two waves could wait for each other to be sent to a reader."""
+    world = WaveWorld((3, 3), RP(3, 2), seed=2)
+    for bookie in world.bookies:
+        bookie.is_silent = True
+    world.add()
+    (first,) = world.list_waves(EntryId(0))
+    for number in (first[2], first[1]):
+        world.writer.on_store(world.bookies[number].member, EntryId(0), BookieStatus.OK, 1)
+    world.run_for(LATE_US_MIN + MS)
+    last = world.sent[-1]
+    assert isinstance(last, SendWave)
+    assert last.copyset[:2] == (first[1], first[2]) and len(last.copyset) == 3
+
+
 def test_a_store_that_is_answered_late_counts() -> None:
     world = WaveWorld((3, 3), RP(3), seed=2)
     for bookie in world.bookies:

@@ -361,7 +361,7 @@ class WaveWriter:
                 self._wait(choice, now_us + PROBE_INTERVAL_US)
             else:
                 entry.block = choice.block
-                self._send(entry, choice.numbers, choice.numbers, now_us)
+                self._send(entry, choice.numbers, entry.name(choice.numbers), now_us)
         elif not self._suffices(entry.list_hoped_for()):
             self._selector.end_block(entry.block)
             self._send_again(entry, now_us)
@@ -373,7 +373,7 @@ class WaveWriter:
             return
         surplus = self._ports.surplus
         if surplus.take(len(added) * len(entry.payload), now_us):
-            self._send(entry, added, [*entry.list_hoped_for(), *added], now_us)
+            self._send(entry, added, entry.name(added), now_us)
         else:
             jitter_us = int(self._ports.rng.random() * _JITTER_US)
             self._retry_at(surplus.ready_at_us(now_us) + jitter_us)

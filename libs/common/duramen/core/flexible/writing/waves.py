@@ -48,6 +48,9 @@ class WavedEntry:
     """Stores that are under way."""
     failed: set[NodeNumber] = field(default_factory=set)
     """Nodes whose last store of it ended without a copy, and which are not forgiven."""
+    named: list[NodeNumber] = field(default_factory=list)
+    """Nodes in the order in which its copysets first named them: copies of two waves agree on who
+    comes first."""
     wave_count: int = 0
     block: int = 0
     """The sticky block of its first wave."""
@@ -61,6 +64,12 @@ class WavedEntry:
     def list_hoped_for(self) -> list[NodeNumber]:
         """Who stores it, and who may do so in time."""
         return self.holders if self.is_late else [*self.holders, *self.pending]
+
+    def name(self, added: Collection[NodeNumber]) -> list[NodeNumber]:
+        """The copyset of the next wave: who stores it or may do so in time, and these."""
+        self.named += [number for number in added if number not in self.named]
+        members = {*self.list_hoped_for(), *added}
+        return [number for number in self.named if number in members]
 
     def begin_wave(
         self, numbers: Collection[NodeNumber], lng: EntryId, now_us: int, late_us: int
