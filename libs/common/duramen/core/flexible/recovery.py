@@ -60,7 +60,7 @@ class Digest:
 
 
 @dataclass(slots=True)
-class _Position:
+class _FlexiblePosition:
     """The entry that is being read or written back."""
 
     entry: EntryId
@@ -110,7 +110,7 @@ class FlexibleRecovery(SegmentRecovery[FlexibleSegment]):
         """Nodes whose disks were replaced: what they reported is no copy any more."""
         self._guest_count = 0
         """Guests that were made since the last pause."""
-        self._position: _Position | None = None
+        self._position: _FlexiblePosition | None = None
         self._last_found = NOTHING
         self._absent_entries: list[EntryId] = []
         self._missing_record_count = 0
@@ -236,7 +236,7 @@ class FlexibleRecovery(SegmentRecovery[FlexibleSegment]):
     # --- read ------------------------------------------------------------------------------------
 
     @property
-    def _at(self) -> _Position:
+    def _at(self) -> _FlexiblePosition:
         assert self._position is not None, self
         return self._position
 
@@ -246,16 +246,16 @@ class FlexibleRecovery(SegmentRecovery[FlexibleSegment]):
             self._conclude(now_us)
             return
         self.state = RecoveryState.READ
-        self._position = _Position(entry)
+        self._position = _FlexiblePosition(entry)
         self._ask_next(self._position, now_us)
 
-    def _list_reporters(self, position: _Position) -> list[Member]:
+    def _list_reporters(self, position: _FlexiblePosition) -> list[Member]:
         """Who says that it has the entry, on disks that are still there."""
         digests = self._digests.items()
         reporting = [m for m, digest in digests if position.entry in digest.entries]
         return [member for member in reporting if member not in self._gone]
 
-    def _ask_next(self, position: _Position, now_us: int) -> None:
+    def _ask_next(self, position: _FlexiblePosition, now_us: int) -> None:
         """One reporter at a time: nearly always the first one has it."""
         if position.asked is not None:
             return
@@ -276,7 +276,7 @@ class FlexibleRecovery(SegmentRecovery[FlexibleSegment]):
         else:
             self._found(position, now_us)
 
-    def _judge_absence(self, position: _Position, now_us: int) -> None:
+    def _judge_absence(self, position: _FlexiblePosition, now_us: int) -> None:
         """Nobody gives it: absent, if those that vouch for that are a cover."""
         lacking = [m for m, digest in self._digests.items() if digest.lacks(position.entry)]
         if position.entry <= self._lac or not self._covers(lacking):
@@ -316,7 +316,7 @@ class FlexibleRecovery(SegmentRecovery[FlexibleSegment]):
         position.tried.add(member)
         self._ask_next(position, now_us)
 
-    def _found(self, position: _Position, now_us: int) -> None:
+    def _found(self, position: _FlexiblePosition, now_us: int) -> None:
         (stored,) = position.bodies.values()
         if position.entry <= self._lac:
             self._take(position.entry, stored)
@@ -343,7 +343,7 @@ class FlexibleRecovery(SegmentRecovery[FlexibleSegment]):
 
     # --- write back ------------------------------------------------------------------------------
 
-    def _write_back(self, position: _Position, now_us: int) -> None:
+    def _write_back(self, position: _FlexiblePosition, now_us: int) -> None:
         """Store it where RP lacks it; whoever is asked already may suffice."""
         rows = {row.member: row for row in self.segment.nodes}
         if self._suffices(position.holders, rows):
@@ -386,7 +386,7 @@ class FlexibleRecovery(SegmentRecovery[FlexibleSegment]):
 
     def _store(
         self,
-        position: _Position,
+        position: _FlexiblePosition,
         member: Member,
         copyset: Sequence[Member],
         rows: Mapping[Member, NodesetRow],
@@ -416,7 +416,7 @@ class FlexibleRecovery(SegmentRecovery[FlexibleSegment]):
         if self.state is RecoveryState.WRITE_BACK:
             self._write_back(position, now_us)
 
-    def _complete(self, position: _Position, now_us: int) -> None:
+    def _complete(self, position: _FlexiblePosition, now_us: int) -> None:
         (stored,) = position.bodies.values()
         self.recovered_count += 1
         self._take(position.entry, stored)
@@ -424,7 +424,7 @@ class FlexibleRecovery(SegmentRecovery[FlexibleSegment]):
 
     # --- guests ----------------------------------------------------------------------------------
 
-    def _invite(self, position: _Position, now_us: int) -> None:
+    def _invite(self, position: _FlexiblePosition, now_us: int) -> None:
         """N(e) and the guests are not enough: one more bookie, before it is sent anything (R24)."""
         guest = self._find_guest(position)
         is_enough = self._guest_count >= self.segment.replication.node
@@ -435,7 +435,7 @@ class FlexibleRecovery(SegmentRecovery[FlexibleSegment]):
         self.state = RecoveryState.GUEST
         self._change(self.segment.with_guest(guest, self._ports.new_nonce()))
 
-    def _find_guest(self, position: _Position) -> ServingBookie | None:
+    def _find_guest(self, position: _FlexiblePosition) -> ServingBookie | None:
         """A bookie with which the copies come nearer to RP."""
         rows = self.segment.nodes
         bookies = {row.node.bookie for row in rows}
