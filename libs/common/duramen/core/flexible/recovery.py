@@ -397,7 +397,7 @@ class FlexibleRecovery(SegmentRecovery[FlexibleSegment]):
         lac = EntryId(min(self._lac, position.entry - 1))
         self._send(
             SendWave(member, self.segment.ledger_id, position.entry, lac,
-                     stored.payload, numbers, 0, is_recovery=True)
+                     stored.payload, numbers, None, is_recovery=True)
         )  # fmt: skip
 
     def on_store(self, member: Member, entry: EntryId, status: BookieStatus, now_us: int) -> None:

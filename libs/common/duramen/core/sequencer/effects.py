@@ -131,8 +131,9 @@ class SendWave(NamedTuple):
     lac: EntryId
     payload: bytes
     copyset: tuple[NodeNumber, ...]
-    """Who has it or is asked to, in the order in which readers ask them."""
-    block: int
+    """Who has it or is asked to, in the order in which they send it to readers."""
+    block: EntryId | None
+    """The first entry of its sticky block."""
     is_recovery: bool = False
 
 

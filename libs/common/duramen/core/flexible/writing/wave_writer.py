@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from duramen.core.flexible.segment import FlexibleSegment
-from duramen.core.flexible.selector import CopysetChoice, CopysetSelector
+from duramen.core.flexible.selector import NO_BLOCK, CopysetChoice, CopysetSelector
 from duramen.core.flexible.writing.epoch_nodes import EpochNodes, ListedView
 from duramen.core.flexible.writing.release import NodeRelease
 from duramen.core.flexible.writing.surplus import SurplusBudget
@@ -33,7 +33,7 @@ from duramen.core.sequencer.effects import SendLac, SendWave
 from duramen.core.sequencer.ledger_writer import WriterState
 from duramen.core.sequencer.writing.ack_round import AckRound
 from duramen.core.status import BookieStatus
-from duramen.ids import EntryId, Member, NodeNumber
+from duramen.ids import NOTHING, EntryId, Member, NodeNumber
 from duramen.limits import ENTRY_TARGET_BYTES, PROBE_INTERVAL_US, STORE_TIMEOUT_US
 from duramen.units import KIB, MS
 
@@ -106,6 +106,8 @@ class WaveWriter:
         self._refusal: Refusal | None = None
         """Why an entry waits, until one becomes complete."""
         self._retry_us: int | None = None
+        self._block = (NO_BLOCK, NOTHING)
+        """The present one, with its first entry."""
 
     def configure(self, *, commit_delay_us: int) -> None:
         """What of the log's configuration needs no new segment; in force from now on."""
@@ -361,7 +363,10 @@ class WaveWriter:
                 self._wait(choice, now_us + PROBE_INTERVAL_US)
             else:
                 entry.block = choice.block
-                self._send(entry, choice.numbers, entry.name(choice.numbers), now_us)
+                if choice.block != self._block[0]:
+                    self._block = choice.block, entry.entry
+                block = None if choice.block == NO_BLOCK else self._block[1]
+                self._send(entry, choice.numbers, block, now_us)
         elif not self._suffices(entry.list_hoped_for()):
             self._selector.end_block(entry.block)
             self._send_again(entry, now_us)
@@ -373,7 +378,7 @@ class WaveWriter:
             return
         surplus = self._ports.surplus
         if surplus.take(len(added) * len(entry.payload), now_us):
-            self._send(entry, added, entry.name(added), now_us)
+            self._send(entry, added, None, now_us)
         else:
             jitter_us = int(self._ports.rng.random() * _JITTER_US)
             self._retry_at(surplus.ready_at_us(now_us) + jitter_us)
@@ -415,12 +420,9 @@ class WaveWriter:
         return again
 
     def _send(
-        self,
-        entry: WavedEntry,
-        numbers: Sequence[NodeNumber],
-        copyset: Sequence[NodeNumber],
-        now_us: int,
+        self, entry: WavedEntry, numbers: Sequence[NodeNumber], block: EntryId | None, now_us: int
     ) -> None:
+        copyset = tuple(entry.name(numbers))
         lng = EntryId(min(self._window.lng, entry.entry - 1))
         late_us = now_us + self._late_after_us(entry, numbers)
         entry.begin_wave(numbers, lng, now_us, late_us)
@@ -428,9 +430,8 @@ class WaveWriter:
             self._release.note_sent(number, lng, entry.entry)
             member = self._nodes.members[number]
             self._ports.put(
-                SendWave(member, self._ledger_id, entry.entry, lng, entry.payload,
-                         tuple(copyset), entry.block)
-            )  # fmt: skip
+                SendWave(member, self._ledger_id, entry.entry, lng, entry.payload, copyset, block)
+            )
 
     def _late_after_us(self, entry: WavedEntry, numbers: Sequence[NodeNumber]) -> int:
         regions = {self._nodes.regions[number] for number in numbers}

@@ -1,0 +1,85 @@
+"""Envelope: who was to have an entry of a flexible segment, kept beside each copy of it.
+
+A hint of who sends the entry to a reader, and never evidence: a lost or wrong one costs calls and
+no record. A copy keeps the envelope that it was stored with (ADR 0028). Its CRC binds it to one
+entry, so that it is never taken for another's. Source: docs/protocol/envelopes.md "The envelope".
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, NamedTuple
+
+import google_crc32c
+
+from duramen.ids import EntryId, LedgerId, NodeNumber
+
+# offset  size  field
+# 0       1     version (1)
+# 1       1     members n, 1 … 255
+# 2       4     sticky block: the id of its first entry; 0xFFFF_FFFF: none
+# 6       2n    copyset: node numbers, each once, in the order in which they send
+# 6 + 2n  4     CRC32C of ledger id (8), entry id (4), identity (4) and all bytes before
+
+VERSION: Final = 1
+MEMBERS_MAX: Final = 255
+_NO_BLOCK: Final = 0xFFFF_FFFF
+_NO_NUMBER: Final = 0xFFFF
+_HEAD: Final = struct.Struct("<BBI")
+_BOUND_TO: Final = struct.Struct("<QII")
+_CRC: Final = struct.Struct("<I")
+
+ENVELOPE_BYTES_MIN: Final = _HEAD.size + 2 + _CRC.size
+ENVELOPE_BYTES_MAX: Final = _HEAD.size + 2 * MEMBERS_MAX + _CRC.size
+
+
+class EnvelopeError(ValueError):
+    """The bytes are no envelope, a damaged one, or another entry's."""
+
+
+class Envelope(NamedTuple):
+    """What one copy is kept with."""
+
+    copyset: tuple[NodeNumber, ...]
+    """Nodes that had the entry or were to have it, in the order in which they send it."""
+    block: EntryId | None = None
+    """The first entry of its sticky block."""
+
+
+def encode_envelope(
+    envelope: Envelope, ledger_id: LedgerId, entry: EntryId, identity: int
+) -> bytes:
+    """Encode the envelope of one entry; members beyond MEMBERS_MAX are not named."""
+    copyset = envelope.copyset[:MEMBERS_MAX]
+    assert copyset and len(set(copyset)) == len(copyset), envelope
+    block = _NO_BLOCK if envelope.block is None else envelope.block
+    content = _HEAD.pack(VERSION, len(copyset), block) + struct.pack(f"<{len(copyset)}H", *copyset)
+    return content + _CRC.pack(_checksum(content, ledger_id, entry, identity))
+
+
+def parse_envelope(data: bytes, ledger_id: LedgerId, entry: EntryId, identity: int) -> Envelope:
+    """Read the envelope of one entry.
+
+    Raises:
+        EnvelopeError: the bytes are none, or of another entry.
+    """
+    if not ENVELOPE_BYTES_MIN <= len(data) <= ENVELOPE_BYTES_MAX:
+        raise EnvelopeError(f"an envelope of {len(data)} bytes")
+    content, crc = data[: -_CRC.size], data[-_CRC.size :]
+    if _CRC.unpack(crc)[0] != _checksum(content, ledger_id, entry, identity):
+        raise EnvelopeError(f"the envelope's checksum is not that of entry {entry}")
+    version, count, block = _HEAD.unpack_from(content)
+    if version != VERSION:
+        raise EnvelopeError(f"the envelope's version {version} is not known")
+    if len(content) != _HEAD.size + 2 * count:
+        raise EnvelopeError(f"an envelope of {len(data)} bytes for {count} members")
+    copyset = struct.unpack_from(f"<{count}H", content, _HEAD.size)
+    if len(set(copyset)) != count or _NO_NUMBER in copyset:
+        raise EnvelopeError(f"the envelope names {list(copyset)}")
+    members = tuple(NodeNumber(number) for number in copyset)
+    return Envelope(members, None if block == _NO_BLOCK else EntryId(block))
+
+
+def _checksum(content: bytes, ledger_id: LedgerId, entry: EntryId, identity: int) -> int:
+    head = google_crc32c.value(_BOUND_TO.pack(ledger_id, entry, identity))
+    return int(google_crc32c.extend(head, content))
