@@ -110,7 +110,7 @@ class World(HostWorld):
         """Who takes the log's entries now."""
         writer = self.host.drivers[LogId(number)].core.writer
         assert writer is not None
-        return {member.bookie for member in writer.segment.last_fragment.ensemble}
+        return {member.bookie for member in writer.segment.members}
 
     def listed(self) -> dict[str, Any]:
         rows = self.host.statistics()["lanes"]["listed"]

@@ -93,7 +93,7 @@ def test_records_are_in_the_order_of_the_calls_while_a_bookie_dies(cluster: Loca
 def find_member(log: OwnedLog) -> str:
     """A bookie of the open segment."""
     assert log._driver is not None and log._driver.core.writer is not None
-    return log._driver.core.writer.segment.last_fragment.ensemble[0].bookie
+    return log._driver.core.writer.segment.members[0].bookie
 
 
 def test_a_second_writer_ends_the_first_and_nothing_is_lost_or_doubled(

@@ -28,7 +28,7 @@ from tests.sim.processes import BookieNode
 from tests.sim.repair.copies import CopyJudge
 from tests.sim.repair.faults import RepairFaults
 from tests.sim.sequencers import SequencerNode
-from tests.sim.staged_faults import StagedFaults
+from tests.sim.staged_faults import StagedFaults, ack_quorum_of
 from tests.sim.world import Node, World
 
 FAULT_US_MAX: Final = 12 * SECOND
@@ -369,9 +369,9 @@ class Nemesis:
         writer = owner.drivers[log_id].core.writer
         assert writer is not None
         taker = world.rng.choice([each for each in self._sequencers.values() if each is not owner])
-        names = [member.bookie for member in writer.segment.last_fragment.ensemble]
+        names = [member.bookie for member in writer.segment.members]
         world.rng.shuffle(names)
-        spare = writer.segment.quorum.ack_quorum - 1
+        spare = ack_quorum_of(writer.segment) - 1
         late = names[1 + world.rng.randrange(spare) :]
         delay_us = world.between(20 * MS, 300 * MS)
         for name in late:

@@ -17,6 +17,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from duramen.core.flexible.segment import AnySegment
+from duramen.core.segment import Segment
 from duramen.core.sequencer.epoch.segment_writer import SegmentWriter
 from duramen.ids import Epoch, LogId, Member, epoch_of, log_of
 from duramen.units import MS, SECOND
@@ -128,9 +130,9 @@ class StagedFaults:
         if owner is None or owner.is_paused or parties is None:
             return False
         segment = parties[1].segment
-        names = [member.bookie for member in segment.last_fragment.ensemble]
+        names = [member.bookie for member in segment.members]
         world.rng.shuffle(names)
-        for name in names[segment.quorum.ack_quorum :]:
+        for name in names[ack_quorum_of(segment) :]:
             self._network.clog(owner.name, name, world.now_us + _CUT_US)
         victim = self._bookies[names[0]]
         world.at(_SILENCE_US, self._begin_rest, victim, log_id)
@@ -164,7 +166,7 @@ class StagedFaults:
         others = [name for name in self._bookies if name != victim.name]
         holders = [name for name in others if self._holds(name, record.header)]
         world.rng.shuffle(holders)
-        for name in holders[: writer.segment.quorum.ack_quorum - 1]:
+        for name in holders[: ack_quorum_of(writer.segment) - 1]:
             self._cut_both(taker.name, name, world.now_us + _CUT_US)
         lost_id = log_of(record.header.ledger_id)
         self._when_listening(victim, lambda: self._take_over(taker, lost_id), _LOOK_COUNT)
@@ -195,11 +197,11 @@ class StagedFaults:
         if owner is None or owner.is_paused or parties is None or parties[0].is_paused:
             return False
         taker, segment = parties[0], parties[1].segment
-        names = [member.bookie for member in segment.last_fragment.ensemble]
+        names = [member.bookie for member in segment.members]
         if not all(self._bookies[name].is_listening for name in names):
             return False
         world.rng.shuffle(names)
-        spare = segment.quorum.ack_quorum - 1
+        spare = ack_quorum_of(segment) - 1
         unsealed, victim, sealed = names[:spare], names[spare], names[spare + 1 :]
         for name in unsealed:
             self._cut_both(taker.name, name, world.now_us + _CUT_US)
@@ -296,3 +298,9 @@ def _find_last(bookie: BookieNode, is_wanted: Callable[[RecordHeader], bool]) ->
                 return Record(file, header)
             offset = data.rfind(RECORD_MAGIC, 0, offset)
     return None
+
+
+def ack_quorum_of(segment: AnySegment) -> int:
+    """Of a striped segment, as all are here."""
+    assert isinstance(segment, Segment), segment
+    return segment.quorum.ack_quorum

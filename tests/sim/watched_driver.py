@@ -153,10 +153,12 @@ class WatchedDriver(LogDriver):
             world.counts["ensemble change"] += writer.change_count - self._seen_changes
             self._seen_changes = writer.change_count
             world.note(self._node.name, "ensemble changed", repr(writer.segment))
+        segment = writer.segment
+        assert isinstance(segment, Segment), segment
         while self._seen_lac < writer.lac:
             self._seen_lac = EntryId(self._seen_lac + 1)
             self._watcher.on_entry_acknowledged(
-                world.now_us, writer.segment, self._seen_lac, self._crcs.pop(self._seen_lac)
+                world.now_us, segment, self._seen_lac, self._crcs.pop(self._seen_lac)
             )
         suspended_count = len(writer.suspended)
         if suspended_count != self._suspended_count:

@@ -302,15 +302,13 @@ class RecoveryWorld:
             self._exchange(
                 effect.member, lambda disk: disk.tell(effect),
                 lambda status: self.owner.on_lac(
-                    effect.member, effect.lac, _or_timeout(status), self.now_us, effect.round_id
+                    effect.member, _or_timeout(status), self.now_us, effect.round_id
                 ),
             )  # fmt: skip
             return
 
         def answered(status: BookieStatus | None) -> None:
-            found = self.owner.on_store(
-                effect.member, effect.entry, _or_timeout(status), self.now_us
-            )
+            found = self.owner.on_add(effect.member, effect.entry, _or_timeout(status), self.now_us)
             self.acknowledged.update(entry.entry for entry in found)
 
         self._exchange(effect.member, lambda disk: disk.store(effect), answered)

@@ -13,9 +13,14 @@ import pytest
 
 from duramen.core.flexible.property import ReplicationProperty
 from duramen.core.flexible.writing.release import PAUSE_US_MAX
-from duramen.core.flexible.writing.wave_writer import PIPELINE_ENTRY_COUNT, SPAN_ENTRY_COUNT_MAX
+from duramen.core.flexible.writing.wave_writer import (
+    PIPELINE_ENTRY_COUNT,
+    SPAN_ENTRY_COUNT_MAX,
+    WaveWriter,
+)
 from duramen.core.placement.store_times import LATE_US_MIN
 from duramen.core.sequencer.effects import SendLac, SendWave
+from duramen.core.sequencer.epoch.segment_writer import SegmentWriter
 from duramen.core.sequencer.ledger_writer import WriterState
 from duramen.core.status import BookieStatus
 from duramen.ids import EntryId, Member
@@ -41,10 +46,10 @@ def test_an_entry_is_acknowledged_when_its_wave_satisfies_the_property() -> None
     world.add()
     (copyset,) = world.list_waves(EntryId(0))
     answers = [(world.bookies[number].member, n) for n, number in enumerate(copyset, 1)]
-    assert not world.writer.on_store(answers[0][0], EntryId(0), BookieStatus.OK, MS)
-    (entry,) = world.writer.on_store(answers[1][0], EntryId(0), BookieStatus.OK, MS)
+    assert not world.writer.on_add(answers[0][0], EntryId(0), BookieStatus.OK, MS)
+    (entry,) = world.writer.on_add(answers[1][0], EntryId(0), BookieStatus.OK, MS)
     assert entry.entry == world.writer.lac == 0
-    assert not world.writer.on_store(answers[2][0], EntryId(0), BookieStatus.OK, MS)
+    assert not world.writer.on_add(answers[2][0], EntryId(0), BookieStatus.OK, MS)
 
 
 def test_a_healthy_log_needs_one_wave_for_each_entry() -> None:
@@ -59,8 +64,8 @@ def test_ordered_what_is_complete_waits_for_lower_entries() -> None:
     entries = [world.add(), world.add()]
     writer, members = world.writer, [bookie.member for bookie in world.bookies]
     for member in members:
-        assert not writer.on_store(member, entries[1], BookieStatus.OK, MS)
-    acknowledged = [writer.on_store(member, entries[0], BookieStatus.OK, MS) for member in members]
+        assert not writer.on_add(member, entries[1], BookieStatus.OK, MS)
+    acknowledged = [writer.on_add(member, entries[0], BookieStatus.OK, MS) for member in members]
     assert [[entry.entry for entry in found] for found in acknowledged] == [[], [], [0, 1]]
     assert writer.lac == 1
 
@@ -99,7 +104,7 @@ def test_copysets_name_nodes_in_the_order_in_which_they_were_named_first() -> No
     world.add()
     (first,) = world.list_waves(EntryId(0))
     for number in (first[2], first[1]):
-        world.writer.on_store(world.bookies[number].member, EntryId(0), BookieStatus.OK, 1)
+        world.writer.on_add(world.bookies[number].member, EntryId(0), BookieStatus.OK, 1)
     world.run_for(LATE_US_MIN + MS)
     last = world.sent[-1]
     assert isinstance(last, SendWave)
@@ -125,10 +130,8 @@ def test_copies_that_do_not_span_enough_racks_are_not_enough() -> None:
     entry = world.writer.window[0]
     entry.pending.clear()
     for number in (0, 1, 2, 3):
-        assert not world.writer.on_store(
-            world.bookies[number].member, EntryId(0), BookieStatus.OK, 1
-        )
-    assert world.writer.on_store(world.bookies[4].member, EntryId(0), BookieStatus.OK, 1)
+        assert not world.writer.on_add(world.bookies[number].member, EntryId(0), BookieStatus.OK, 1)
+    assert world.writer.on_add(world.bookies[4].member, EntryId(0), BookieStatus.OK, 1)
 
 
 # --- replaced disks ------------------------------------------------------------------------------
@@ -143,15 +146,15 @@ def test_a_replaced_disk_takes_back_what_was_answered_before() -> None:
     acknowledged = [
         entry.entry
         for number in waves[1]
-        for entry in writer.on_store(members[number], EntryId(1), BookieStatus.OK, MS)
+        for entry in writer.on_add(members[number], EntryId(1), BookieStatus.OK, MS)
     ]
     assert acknowledged == [1] and writer.lac == -1
     gone = waves[1][0]
-    assert not writer.on_store(members[gone], EntryId(0), BookieStatus.WRONG_INCARNATION, MS)
+    assert not writer.on_add(members[gone], EntryId(0), BookieStatus.WRONG_INCARNATION, MS)
     assert writer.wants_roll and not writer.window[1].is_complete
     (other,) = writer.window[1].pending
     assert other not in waves[1]
-    assert not writer.on_store(members[other], EntryId(1), BookieStatus.OK, 2 * MS), "told once"
+    assert not writer.on_add(members[other], EntryId(1), BookieStatus.OK, 2 * MS), "told once"
     assert writer.window[1].is_complete
     writer.validate()
 
@@ -162,9 +165,9 @@ def test_nothing_that_a_gone_node_answers_counts() -> None:
     world.add()
     effects = [e for e in world.sent if isinstance(e, SendWave)]
     writer, gone = world.writer, effects[0].member
-    assert not writer.on_store(gone, EntryId(0), BookieStatus.WRONG_INCARNATION, 1)
-    assert not writer.on_store(gone, EntryId(0), BookieStatus.OK, 2)
-    assert not writer.on_store(effects[1].member, EntryId(0), BookieStatus.OK, 3)
+    assert not writer.on_add(gone, EntryId(0), BookieStatus.WRONG_INCARNATION, 1)
+    assert not writer.on_add(gone, EntryId(0), BookieStatus.OK, 2)
+    assert not writer.on_add(effects[1].member, EntryId(0), BookieStatus.OK, 3)
     assert writer.lac == -1
     writer.validate()
 
@@ -185,7 +188,7 @@ def test_that_disks_were_replaced_may_be_learnt_from_others(who: str) -> None:
             world.writer.on_bookies_changed(world.now_us)
         case _:
             refused = BookieStatus.WRONG_INCARNATION
-            world.writer.on_lac(gone, EntryId(0), refused, world.now_us)
+            world.writer.on_lac(gone, refused, world.now_us)
     assert world.writer.wants_roll
     sent_count = len(world.sent)
     add_and_run(world, 10)
@@ -447,7 +450,7 @@ def test_a_round_that_meets_silence_asks_everybody() -> None:
     for bookie in world.bookies:
         bookie.is_silent = bookie.member == silent
     for member in asked - {silent}:
-        writer.on_lac(member, EntryId(-1), BookieStatus.OK, MS, round_id=number)
+        writer.on_lac(member, BookieStatus.OK, MS, round_id=number)
     world.run_for(PROBE_INTERVAL_US - MS)
     sent_count = len(world.sent)
     world.run_for(20 * MS)
@@ -461,10 +464,10 @@ def test_a_gone_node_proves_nothing() -> None:
     world.run_for(0)
     a, b, c = (bookie.member for bookie in world.bookies)
     writer = world.writer
-    writer.on_lac(a, EntryId(-1), BookieStatus.OK, 1, round_id=number)
-    writer.on_lac(b, EntryId(-1), BookieStatus.OK, 1, round_id=number)
-    writer.on_lac(a, EntryId(-1), BookieStatus.WRONG_INCARNATION, 2)
-    writer.on_lac(c, EntryId(-1), BookieStatus.OK, 3, round_id=number)
+    writer.on_lac(a, BookieStatus.OK, 1, round_id=number)
+    writer.on_lac(b, BookieStatus.OK, 1, round_id=number)
+    writer.on_lac(a, BookieStatus.WRONG_INCARNATION, 2)
+    writer.on_lac(c, BookieStatus.OK, 3, round_id=number)
     assert writer.round_done == 0
 
 
@@ -475,10 +478,10 @@ def test_a_fenced_writer_acknowledges_nothing_and_moves_nothing() -> None:
     world = WaveWorld((3,), RP(2, 1, 1, 1))
     world.add()
     a, b, c = (bookie.member for bookie in world.bookies)
-    assert not world.writer.on_store(a, EntryId(0), BookieStatus.OK, 1)
-    world.writer.on_store(b, EntryId(0), BookieStatus.SEALED, 2)
+    assert not world.writer.on_add(a, EntryId(0), BookieStatus.OK, 1)
+    world.writer.on_add(b, EntryId(0), BookieStatus.SEALED, 2)
     assert world.writer.state is WriterState.FENCED and "b1" in world.writer.fence_reason
-    assert not world.writer.on_store(c, EntryId(0), BookieStatus.OK, 3)
+    assert not world.writer.on_add(c, EntryId(0), BookieStatus.OK, 3)
     assert world.writer.lac == -1 and world.writer.wakeup_at_us() is None
 
 
@@ -518,7 +521,7 @@ def test_the_span_is_bounded_while_one_entry_is_incomplete(is_ordered: bool) -> 
     while writer.has_room:
         entry = writer.add(b"", writer.totals, world.now_us)
         for number in list(writer.window[entry].pending):
-            writer.on_store(world.bookies[number].member, entry, BookieStatus.OK, world.now_us)
+            writer.on_add(world.bookies[number].member, entry, BookieStatus.OK, world.now_us)
     assert len(writer.window) == SPAN_ENTRY_COUNT_MAX
 
 
@@ -579,3 +582,8 @@ def test_whatever_happens_what_is_acknowledged_is_stored_and_in_the_end_all_is(s
     sent_count = len(world.sent)
     world.run_for(60 * SECOND)
     assert len(world.sent) == sent_count, "it rests"
+
+
+def _typed(writer: WaveWriter) -> SegmentWriter:
+    """It goes in where the striped writer does."""
+    return writer

@@ -217,11 +217,9 @@ class WaveWorld:
         else:
             self.states.on_answered(bookie.member, [status], sent_us, self.now_us)
         if isinstance(effect, SendLac):
-            self.writer.on_lac(
-                effect.member, effect.lac, status, self.now_us, round_id=effect.round_id
-            )
+            self.writer.on_lac(effect.member, status, self.now_us, round_id=effect.round_id)
             return
-        found = self.writer.on_store(effect.member, effect.entry, status, self.now_us)
+        found = self.writer.on_add(effect.member, effect.entry, status, self.now_us)
         self._acknowledge(found)
 
     def _acknowledge(self, found: list[WavedEntry]) -> None:

@@ -360,7 +360,7 @@ class LogHost:
         told_count = 0
         for driver in list(self.drivers.values()):
             writer = driver.core.writer
-            if writer is None or members.isdisjoint(writer.segment.last_fragment.ensemble):
+            if writer is None or members.isdisjoint(writer.segment.members):
                 continue
             driver.on_shunned()
             told_count += 1

@@ -21,7 +21,7 @@ import itertools
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from duramen.core.quorum import Quorum, write_set
+from duramen.core.quorum import Quorum, covers, write_set, write_sets
 from duramen.core.segment_base import TRANSITIONS, SegmentBase, SegmentState, Totals
 from duramen.ids import EntryId, Member
 
@@ -45,6 +45,16 @@ class Segment(SegmentBase):
 
     quorum: Quorum
     fragments: tuple[Fragment, ...]
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """The ensemble of the last fragment."""
+        return self.last_fragment.ensemble
+
+    def is_sealed_by(self, members: Collection[Member]) -> bool:
+        """Whether they cover the last fragment (R12)."""
+        sets = write_sets(self.last_fragment.ensemble, self.quorum)
+        return covers(members, sets, self.quorum.ack_quorum)
 
     @property
     def last_fragment(self) -> Fragment:

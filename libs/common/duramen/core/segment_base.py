@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, Self
 
 from duramen.core.cold_copy import ColdCopy
 from duramen.core.entry_ranges import EntryRanges
-from duramen.ids import NOTHING, EntryId, Epoch, LedgerId, LogId, ledger_of
+from duramen.ids import NOTHING, EntryId, Epoch, LedgerId, LogId, Member, ledger_of
 
 
 class SegmentState(enum.Enum):
@@ -101,6 +101,15 @@ class SegmentBase(ABC):
     def is_closed(self) -> bool:
         """Whether the end is decided for ever."""
         return self.state is SegmentState.CLOSED
+
+    @property
+    @abstractmethod
+    def members(self) -> tuple[Member, ...]:
+        """Bookies that new entries go to, or may go to; whom a recovery seals."""
+
+    @abstractmethod
+    def is_sealed_by(self, members: Collection[Member]) -> bool:
+        """Whether nothing can be acknowledged any more once these are sealed (R12, R23)."""
 
     def hole_at(self, entry: EntryId) -> tuple[EntryId, EntryId] | None:
         """The hole that `entry` lies in, if it lies in one."""

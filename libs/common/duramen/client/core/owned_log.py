@@ -407,7 +407,7 @@ class OwnedLog(ReadLog):
             return
         writer = self._driver.core.writer
         if writer is not None:
-            names = {member.bookie for member in writer.segment.last_fragment.ensemble}
+            names = {member.bookie for member in writer.segment.members}
             if names & leaving:
                 self._driver.core.request_roll()
         self._driver.on_bookies_changed()

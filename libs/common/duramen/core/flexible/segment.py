@@ -100,6 +100,17 @@ class FlexibleSegment(SegmentBase):
         return tuple(row for row in self.nodes if row.number < self.own_count)
 
     @property
+    def members(self) -> tuple[Member, ...]:
+        """Of N(e)."""
+        return tuple(row.member for row in self.own_nodes)
+
+    def is_sealed_by(self, members: Collection[Member]) -> bool:
+        """Whether they meet each set of N(e) that satisfies RP (R23)."""
+        own = self.own_nodes
+        sealed = [row.node for row in own if row.member in members]
+        return self.replication.is_covered_by(sealed, [row.node for row in own])
+
+    @property
     def guests(self) -> tuple[NodesetRow, ...]:
         """Those that recovery took in, as far as they were not taken out."""
         end = self.own_count + self.guest_count

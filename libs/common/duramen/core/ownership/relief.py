@@ -17,9 +17,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from duramen.config import Replication
+from duramen.core.flexible.segment import AnySegment
 from duramen.core.placement import Candidate
-from duramen.core.quorum import covers, write_sets
-from duramen.core.segment import Segment
 from duramen.core.sequencer.log_sequencer import LogSequencer
 from duramen.core.sequencer.log_state import LogState
 from duramen.ids import LogId
@@ -59,21 +58,18 @@ def can_serve(
     assert log.view is not None
     here = [candidate.member for candidate in candidates]
     able = [member for member in here if member.bookie not in unreached]
-    for segment in list_unclosed(log):
-        sets = write_sets(segment.last_fragment.ensemble, segment.quorum)
-        if not covers(able, sets, segment.quorum.ack_quorum):
-            return False
+    if not all(segment.is_sealed_by(able) for segment in list_unclosed(log)):
+        return False
     return can_append(log.view.log.config.striped, candidates, unreached)
 
 
-def list_unclosed(log: LogSequencer) -> list[Segment]:
+def list_unclosed(log: LogSequencer) -> list[AnySegment]:
     """The segments that a next owner has to seal, as this one knows them."""
-    older = [recovery.segment for recovery in log.older.recoveries]
+    older: list[AnySegment] = [recovery.segment for recovery in log.older.recoveries]
     if log.writer is not None:
         return [*older, log.writer.segment]
-    known = () if log.view is None else log.view.segments
-    striped = [segment for segment, _ in known if isinstance(segment, Segment)]
-    return [*older, *(s for s in striped if all(s.epoch != one.epoch for one in older))]
+    known = [] if log.view is None else [segment for segment, _ in log.view.segments]
+    return [*older, *(s for s in known if all(s.epoch != one.epoch for one in older))]
 
 
 class _Stall(NamedTuple):

@@ -3,7 +3,7 @@
 A core never acts: it leaves effects in its outbox. The driver (the sequencer's runtime, or the
 simulator) drains it once per batch of events, acts, and reports each result by a method named
 below. Results may be late, doubled, or missing: after a time-out the driver makes a status instead.
-    SendAdd, SendWave → on_add, on_store (member, epoch, entry, status)
+    SendAdd, SendWave → on_add(member, epoch, entry, status)
     SendSeal      → on_seal(member, epoch, status, lac, highest)
     SendRead, SendDigest → on_read, on_digest
     SendLac       → on_lac(member, epoch, status, round_id)

@@ -213,6 +213,18 @@ class LedgerWriter:
         """Whether the owed copies leave room for new entries (R9: memory stays bounded)."""
         return self._owed.has_room()
 
+    def explain_shortage(self) -> str:
+        """Why nothing is acknowledged now, as far as bookies are the reason."""
+        silent = ", ".join(member.bookie for member in self.suspended)
+        quorum, rule = self.segment.quorum, self.rule
+        if not silent:
+            return "too few bookies answer for this log"
+        return (
+            f"{silent} of the {quorum.ensemble_size} bookies of the ensemble do not answer, each "
+            f"entry needs {quorum.ack_quorum} of {quorum.write_quorum} copies, and no other bookie "
+            f"may take their place (min_racks {rule.min_racks}, min_regions {rule.min_regions})"
+        )
+
     def wakeup_at_us(self) -> int | None:
         """When `on_timer` wants to be called next."""
         if self.state in _STILL:

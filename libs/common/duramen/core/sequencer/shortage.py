@@ -67,18 +67,5 @@ def format_delay(writer: SegmentWriter, *, is_changing: bool, is_held: bool) -> 
         what = "a bookie is being replaced" if is_replacing else "the segment is being closed"
         return "metadata_unavailable", f"{what}, and ZooKeeper has not answered"
     if writer.window or writer.suspended or is_held:
-        return "not_enough_bookies", format_shortage(writer)
+        return "not_enough_bookies", writer.explain_shortage()
     return "overloaded", "the log's sequencer did not get round to it in time"
-
-
-def format_shortage(writer: SegmentWriter) -> str:
-    """Why nothing is acknowledged now, as far as bookies are the reason."""
-    silent = ", ".join(member.bookie for member in writer.suspended)
-    quorum, rule = writer.segment.quorum, writer.rule
-    if not silent:
-        return "too few bookies answer for this log"
-    return (
-        f"{silent} of the {quorum.ensemble_size} bookies of the ensemble do not answer, each "
-        f"entry needs {quorum.ack_quorum} of {quorum.write_quorum} copies, and no other bookie "
-        f"may take their place (min_racks {rule.min_racks}, min_regions {rule.min_regions})"
-    )

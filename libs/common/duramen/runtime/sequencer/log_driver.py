@@ -514,7 +514,7 @@ class LogDriver:
             self._home.stories.note(self.log_id, "appends in", writer.segment.epoch)
         if writer.change_count != self._change_count:
             self._change_count = writer.change_count
-            names = ", ".join(member.bookie for member in writer.segment.fragments[-1].ensemble)
+            names = ", ".join(member.bookie for member in writer.segment.members)
             self._home.stories.note(
                 self.log_id, "ensemble changed", writer.segment.epoch, f"now {names}"
             )

@@ -33,6 +33,8 @@ class _Known:
     """The highest LNG that it took."""
     under_way: EntryId = NOTHING
     """The highest that is on its way: in a store, or by itself."""
+    asked: EntryId | None = None
+    """What it is told by itself now."""
     due_us: int | None = None
     """When it is told by itself, unless something else tells it before."""
     pause_us: int = PROBE_INTERVAL_US
@@ -76,6 +78,19 @@ class NodeRelease:
         known.sent = max(known.sent, entry)
         known.under_way = max(known.under_way, lng)
 
+    def note_asked(self, number: NodeNumber) -> None:
+        """It is told LNG by itself."""
+        known = self._known[number]
+        known.asked = self._lng
+        known.under_way = max(known.under_way, self._lng)
+
+    def note_answered(self, number: NodeNumber, now_us: int) -> None:
+        """It took what it was told by itself."""
+        known = self._known[number]
+        asked, known.asked = known.asked, None
+        if asked is not None:
+            self.note_told(number, asked, now_us)
+
     def note_told(self, number: NodeNumber, lng: EntryId, now_us: int) -> None:
         """It took an LNG."""
         known = self._known[number]
@@ -91,7 +106,7 @@ class NodeRelease:
     def note_failed(self, number: NodeNumber, now_us: int) -> None:
         """What was on its way ended: it is told by itself, less and less often."""
         known = self._known[number]
-        known.under_way = NOTHING
+        known.under_way, known.asked = NOTHING, None
         if known.lacks(self._lng):
             known.due_us = now_us + known.pause_us
             known.pause_us = min(2 * known.pause_us, PAUSE_US_MAX)

@@ -29,7 +29,13 @@ from duramen.core.placement.node_states import NodeStates
 from duramen.core.placement.rule import Refusal
 from duramen.core.placement.store_times import StoreTimes
 from duramen.core.segment import SegmentState, Totals
-from duramen.core.sequencer.effects import SendLac, SendWave
+from duramen.core.sequencer.effects import (
+    CommitOutcome,
+    LogView,
+    PersistOwed,
+    SendLac,
+    SendWave,
+)
 from duramen.core.sequencer.ledger_writer import WriterState
 from duramen.core.sequencer.writing.ack_round import AckRound
 from duramen.core.status import BookieStatus
@@ -109,8 +115,13 @@ class WaveWriter:
         self._block = (NO_BLOCK, NOTHING)
         """The present one, with its first entry."""
 
-    def configure(self, *, commit_delay_us: int) -> None:
-        """What of the log's configuration needs no new segment; in force from now on."""
+    def configure(
+        self, *, commit_delay_us: int, commits_by_entry: bool = False, owed_bytes_max: int = 0
+    ) -> None:
+        """What of the log's configuration needs no new segment; in force from now on.
+
+        Nothing is owed to anybody, and LNG is told to nodes, whatever entries carry.
+        """
         self._release.configure(commit_delay_us)
 
     # --- questions -------------------------------------------------------------------------------
@@ -149,6 +160,57 @@ class WaveWriter:
     def is_drained(self) -> bool:
         """LNG is the last entry that was added."""
         return self.state is WriterState.OPEN and not self._window.entries
+
+    @property
+    def owed(self) -> tuple[()]:
+        """Nothing: an entry that is complete has all copies that RP asks for."""
+        return ()
+
+    @property
+    def owed_bytes(self) -> int:
+        """None."""
+        return 0
+
+    @property
+    def awaits_copies(self) -> bool:
+        """No copy is owed."""
+        return False
+
+    def has_room_for_owed(self) -> bool:
+        """Nothing is owed."""
+        return True
+
+    def persist_owed(self) -> None:
+        """Nothing is owed."""
+
+    def on_owed_persisted(self, owed: PersistOwed) -> None:
+        """Nothing is owed, and nothing was asked to be recorded."""
+        raise AssertionError(owed)
+
+    @property
+    def wants_control(self) -> bool:
+        """LNG is told to nodes: no entry has to carry it."""
+        return False
+
+    @property
+    def change_count(self) -> int:
+        """The nodeset of an epoch does not change."""
+        return 0
+
+    @property
+    def suspended(self) -> list[Member]:
+        """Nodes that no copyset should have now."""
+        listed = self._listed.find(self._gone)
+        return [self._nodes.members[n] for n in (*listed.gray, *sorted(listed.unusable))]
+
+    def list_proved(self) -> list[EntryId]:
+        """No fragments: a segment that its owner closes is proved as a whole."""
+        return []
+
+    def explain_shortage(self) -> str:
+        """Why nothing is acknowledged now, as far as bookies are the reason."""
+        refusal = self.find_refusal()
+        return "too few bookies answer for this log" if refusal is None else refusal.detail
 
     @property
     def round_done(self) -> int:
@@ -202,7 +264,7 @@ class WaveWriter:
         self._send_next(entry, now_us)
         return entry.entry
 
-    def on_store(
+    def on_add(
         self, member: Member, entry_id: EntryId, status: BookieStatus, now_us: int
     ) -> list[WavedEntry]:
         """A node answered a store, or it ended; gives what is acknowledged by that, in order."""
@@ -221,9 +283,7 @@ class WaveWriter:
             self._release.note_told(number, asked.lng, now_us)
         return [] if entry is None else self._on_stored(number, entry, now_us)
 
-    def on_lac(
-        self, member: Member, lac: EntryId, status: BookieStatus, now_us: int, round_id: int = 0
-    ) -> None:
+    def on_lac(self, member: Member, status: BookieStatus, now_us: int, round_id: int = 0) -> None:
         """A node answered an explicit LNG."""
         number = self._hear(member, status, now_us)
         if number is None:
@@ -231,7 +291,8 @@ class WaveWriter:
         if status is not BookieStatus.OK:
             self._release.note_failed(number, now_us)
             return
-        self._release.note_told(number, lac, now_us)
+        if not round_id:
+            self._release.note_answered(number, now_us)
         is_open = self.state is WriterState.OPEN
         if is_open and self._round.note_taken(member, round_id, self._is_ack_set):
             self._round_is_wide = False
@@ -252,6 +313,18 @@ class WaveWriter:
             self._round.void()
             self._round_is_wide = True
             self._begin_round(now_us)
+
+    def on_commit(self, token: int, outcome: CommitOutcome, now_us: int) -> list[WavedEntry]:
+        """No change of an open flexible segment is the writer's."""
+        return []
+
+    def on_metadata(self, token: int, view: LogView | None, now_us: int) -> list[WavedEntry]:
+        """Nothing that is read concerns the writer."""
+        return []
+
+    def on_shunned(self, now_us: int) -> None:
+        """The lists have others."""
+        self.on_bookies_changed(now_us)
 
     def on_bookies_changed(self, now_us: int) -> None:
         """Bookies came, went, or have another incarnation; or the lists are others."""
@@ -450,7 +523,7 @@ class WaveWriter:
 
     def _tell(self, numbers: Sequence[NodeNumber]) -> None:
         for number in numbers:
-            self._release.note_sent(number, self._window.lng)
+            self._release.note_asked(number)
             member = self._nodes.members[number]
             self._ports.put(SendLac(member, self._ledger_id, self._window.lng))
 

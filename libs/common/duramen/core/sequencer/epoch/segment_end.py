@@ -17,7 +17,7 @@ from typing import Final
 
 from duramen.config import LogConfig, needs_new_segment
 from duramen.core.log_node import Ending, LogNode
-from duramen.core.segment import SegmentState
+from duramen.core.segment import Segment, SegmentState
 from duramen.core.sequencer.context import SequencerContext
 from duramen.core.sequencer.effects import LogView
 from duramen.core.sequencer.epoch.segment_writer import SegmentWriter
@@ -212,7 +212,9 @@ class SegmentEnd:
 
     def is_wider(self, log: LogNode) -> bool:
         """Whether the next segment would have bookies that this one had to do without."""
-        size = self._writer.segment.quorum.ensemble_size
+        segment = self._writer.segment
+        assert isinstance(segment, Segment), segment
+        size = segment.quorum.ensemble_size
         if size >= log.config.striped.ensemble_size:
             return False
         choice = self._choose(log)

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Sequence, Sized
 from typing import Protocol
 
-from duramen.core.placement import PlacementRule
-from duramen.core.segment import Segment, Totals
+from duramen.core.flexible.segment import AnySegment
+from duramen.core.segment import Totals
 from duramen.core.sequencer.effects import CommitOutcome, LogView, PersistOwed
 from duramen.core.sequencer.ledger_writer import WriterState
 from duramen.core.status import BookieStatus
@@ -36,12 +36,8 @@ class SegmentWriter(Protocol):
     # --- what is known ---------------------------------------------------------------------------
 
     @property
-    def segment(self) -> Segment:
+    def segment(self) -> AnySegment:
         """As its node was last written or read."""
-
-    @property
-    def rule(self) -> PlacementRule:
-        """What every write set satisfies (R20)."""
 
     @property
     def state(self) -> WriterState:
@@ -126,6 +122,9 @@ class SegmentWriter(Protocol):
 
     def list_proved(self) -> list[EntryId]:
         """First entries of the fragments of which every copy was acknowledged (R9)."""
+
+    def explain_shortage(self) -> str:
+        """Why nothing is acknowledged now, as far as bookies are the reason."""
 
     def wakeup_at_us(self) -> int | None:
         """When `on_timer` wants to be called next."""
