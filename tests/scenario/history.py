@@ -34,7 +34,7 @@ def read_disks(
     entries: list[HistoryEntry] = []
     for number in range(request.first, request.last + 1):
         entry = EntryId(number)
-        members = request.segment.write_set_of(entry)
+        members = request.segment.list_holders(entry)
         copies = [
             bookies[member.bookie].stored.get((request.segment.ledger_id, entry))
             for member in members

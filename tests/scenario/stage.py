@@ -223,6 +223,7 @@ class Stage:
                         name = self.names[effect.append_id]
                         self.say(sender, format_fate(effect, name), is_fate=True)
                     else:
+                        assert not isinstance(effect, fx.SendWave | fx.SendDigest), effect
                         # Which replica answers a rebuild is no story: the stage reads the disks.
                         asked = "bookies" if isinstance(effect, fx.ReadHistory) else STORE
                         self.say(sender, f"{format_call(effect)} → {asked}")

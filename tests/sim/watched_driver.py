@@ -168,7 +168,7 @@ class WatchedDriver(LogDriver):
 
     def _observe_recoveries(self) -> None:
         world, watcher = self._world, self._watcher
-        under_way = self.core.older.recoveries
+        under_way = [r for r in self.core.older.recoveries if isinstance(r, Recovery)]
         for recovery in [r for r in self._recoveries if r not in under_way]:
             state = self._recoveries.pop(recovery)
             if recovery.is_done:

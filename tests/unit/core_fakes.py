@@ -10,11 +10,17 @@ docs/protocol/wire.md "what an answer's status allows one to conclude".
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass, field
+from typing import Any
 
+from duramen.core.flexible.nodeset import ServingBookie
+from duramen.core.flexible.recovery import Digest
+from duramen.core.flexible.segment import FlexibleSegment
+from duramen.core.flexible.segment_changes import find_frozen_faults
 from duramen.core.log_node import LogNode
 from duramen.core.placement import Candidate
-from duramen.core.segment import TRANSITIONS, Segment, SegmentState
+from duramen.core.segment import TRANSITIONS, SegmentState
 from duramen.core.sequencer import effects as fx
 from duramen.core.sequencer.effects import LogView, Owner
 from duramen.core.status import BookieStatus
@@ -69,6 +75,30 @@ class FakeBookie:
             self._raise_lac(effect.ledger_id, effect.lac)
         return BookieStatus.OK
 
+    def add_wave(self, effect: fx.SendWave) -> BookieStatus:
+        """The same of an entry of a flexible segment."""
+        return self.add(
+            fx.SendAdd(
+                effect.member, effect.ledger_id, effect.entry, effect.lac, effect.payload,
+                is_recovery=effect.is_recovery,
+            )
+        )  # fmt: skip
+
+    def digest(self, effect: fx.SendDigest) -> Digest:
+        """Seal, and tell what is there of a range."""
+        self.seal(epoch_of(effect.ledger_id))
+        held = self.entries.get(effect.ledger_id, {})
+        return Digest({
+            entry: zlib.crc32(payload)
+            for entry, payload in held.items() if effect.first <= entry <= effect.last
+        })  # fmt: skip
+
+    @property
+    def serving(self) -> ServingBookie:
+        """As a nodeset has it."""
+        name, life = self.member
+        return ServingBookie(name, "r", f"rack-{self.name}", life, is_absent=not self.is_up)
+
     def lac(self, effect: fx.SendLac) -> BookieStatus:
         """Write the LAC."""
         if epoch_of(effect.ledger_id) <= self.sealed:
@@ -92,7 +122,8 @@ class FakeStore:
 
     def __init__(self, log: LogNode) -> None:
         self.log, self.log_version = log, 0
-        self.segments: dict[Epoch, tuple[Segment, int]] = {}
+        self.segments: dict[Epoch, tuple[Any, int]] = {}
+        """Of either kind: a test knows which."""
         self.owner: Owner | None = None
 
     def commit(self, writes: tuple[fx.Write, ...], author: SequencerId) -> bool:
@@ -105,12 +136,16 @@ class FakeStore:
                 case fx.SetSegment(segment, version):
                     old = self.segments[segment.epoch][0]
                     is_bounded = old.bound is None and segment.bound is not None
+                    is_recovering = segment.state is old.state is SegmentState.IN_RECOVERY
+                    has_guests = isinstance(old, FlexibleSegment) and segment.nonce != old.nonce
                     assert segment.state is old.state is SegmentState.OPEN or (
                         segment.state in TRANSITIONS[old.state]
-                        or (segment.state is old.state is SegmentState.IN_RECOVERY and is_bounded)
+                        or (is_recovering and (is_bounded or has_guests))
                     ), (old, segment)
                     assert is_bounded or segment.bound == old.bound, (old, segment)
-                    assert isinstance(segment, Segment), segment
+                    if isinstance(old, FlexibleSegment):
+                        assert isinstance(segment, FlexibleSegment), segment
+                        assert not find_frozen_faults(old, segment), (old, segment)
                     self.segments[segment.epoch] = (segment.validated(), version + 1)
                 case fx.CreateSegment(segment):
                     assert segment.epoch == before.next_epoch, (segment, before)

@@ -6,9 +6,10 @@ Source: docs/testing.md "Invariants".
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from duramen.core.flexible.segment import AnySegment
 from duramen.core.segment import Segment, Totals
 from duramen.core.sequencer import effects as fx
 from duramen.ids import Dlsn, EntryId, Epoch, Member
@@ -65,7 +66,8 @@ class Judgement:
             segment, _ = self._store.segments[Epoch(epoch)]
             assert segment.start_seq_num == seq_num, f"gap before {segment}"
             assert segment.totals is not None
-            self._counts["fragments 2+"] += len(segment.fragments) > 1
+            is_striped = isinstance(segment, Segment)
+            self._counts["fragments 2+"] += is_striped and len(segment.fragments) > 1
             seq_num = self._read_segment(segment, seq_num, found)
         assert seq_num == log.totals.record_count, "totals of the log"
         batches = Counter(batch for batch, _ in found.values())
@@ -73,7 +75,7 @@ class Judgement:
         self._check_fates(found)
 
     def _read_segment(
-        self, segment: Segment, start: int, found: dict[Dlsn, tuple[bytes, int]]
+        self, segment: AnySegment, start: int, found: dict[Dlsn, tuple[bytes, int]]
     ) -> int:
         assert segment.last_entry is not None
         totals = Totals()
@@ -81,9 +83,8 @@ class Judgement:
         for number in range(segment.last_entry + 1):
             entry = EntryId(number)
             holders = self._holders(segment, entry)
-            lost = [m for m in segment.write_set_of(entry) if m in self._members_lost]
-            ack_quorum = segment.quorum.ack_quorum
-            assert holders and len(holders) + len(lost) >= ack_quorum, (segment, entry, holders)
+            lost = [m for m in segment.list_holders(entry) if m in self._members_lost]
+            assert holders and is_enough(segment, [*holders, *lost]), (segment, entry, holders)
             payload = self._bookies[holders[0].bookie].entries[segment.ledger_id][entry]
             info = check_entry(payload)
             assert info.first_position == totals.record_count, (segment, entry)
@@ -104,10 +105,10 @@ class Judgement:
         assert segment.totals == totals, (segment, segment.totals, totals)
         return start + totals.record_count
 
-    def _holders(self, segment: Segment, entry: EntryId) -> list[Member]:
+    def _holders(self, segment: AnySegment, entry: EntryId) -> list[Member]:
         return [
             member
-            for member in segment.write_set_of(entry)
+            for member in segment.list_holders(entry)
             if self._bookies[member.bookie].member == member
             and entry in self._bookies[member.bookie].entries.get(segment.ledger_id, {})
         ]
@@ -143,6 +144,14 @@ class Judgement:
             answered = acknowledged.get(seq_num)
             assert answered is None or answered.answered_us >= latest_invoked_us, f"O2: {answered}"
             latest_invoked_us = max(latest_invoked_us, invoked_us[batch])
+
+
+def is_enough(segment: AnySegment, holders: Collection[Member]) -> bool:
+    """Whether copies at these are what an acknowledgement needs."""
+    if isinstance(segment, Segment):
+        return len(holders) >= segment.quorum.ack_quorum
+    nodes = [row.node for row in segment.nodes if row.member in holders]
+    return segment.replication.is_satisfied_by(nodes)
 
 
 def is_refused(answer: object) -> bool:

@@ -15,12 +15,13 @@ import hashlib
 import heapq
 import itertools
 import random
+import zlib
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from duramen.config import parse_log_config
+from duramen.config import read_log_config
 from duramen.core.log_node import LogNode
 from duramen.core.sequencer import effects as fx
 from duramen.core.sequencer.context import SequencerContext
@@ -50,6 +51,9 @@ FAULTS = (
 )  # fmt: skip
 
 
+Request = fx.SendAdd | fx.SendWave | fx.SendDigest | fx.SendLac | fx.SendSeal | fx.SendRecoveryRead
+
+
 @dataclass(slots=True)
 class Node:
     """One sequencer process as far as one log is concerned."""
@@ -64,9 +68,14 @@ class Node:
 
 
 class World:
-    """Everything of one run; `run` plays it and `check` judges it."""
+    """Everything of one run; `run` plays it and `check` judges it.
 
-    def __init__(self, seed: int, *, fault_us: int = 6 * SECOND) -> None:
+    Args:
+        copysets: `mixed`: the log's configuration changes between the two kinds.
+    """
+
+    def __init__(self, seed: int, *, fault_us: int = 6 * SECOND, copysets: str = "striped") -> None:
+        self.copysets = copysets
         self.rng = random.Random(seed)
         self.now_us = 0
         self.counts: Counter[str] = Counter()
@@ -84,13 +93,12 @@ class World:
         self.story: list[str] = []
         self._record_story = False
         self.shape = self.rng.choice(SHAPES)
-        ensemble, write, ack = self.shape
+        ensemble, _, ack = self.shape
         count = self.rng.choice([ensemble, 5, 5])
         self.bookies = {f"b{i}": FakeBookie(f"b{i}") for i in range(count)}
-        config = parse_log_config({
-            "replication": {"ensemble_size": ensemble, "write_quorum": write, "ack_quorum": ack,
-                    "min_racks": min(2, ack),
-                            "placement": self.rng.choice(["strict", "prefer"])},
+        placement = self.rng.choice(["strict", "prefer"])
+        config = read_log_config({
+            **self._draw_replication(placement, is_flexible=copysets != "striped"),
             "roll": {"interval": self.rng.choice(["1s", "1h"]), "idle_close": "3s",
                      "size": self.rng.choice(["1KiB", "1MiB"])},
             "owed_bytes_max": self.rng.choice(["200B", "64MiB"]),
@@ -107,6 +115,20 @@ class World:
         self._nemesis = [f for f in FAULTS if self.rng.random() < 0.6] or ["takeover"]
         if ack < 2:
             self._nemesis = [f for f in self._nemesis if f != "wipe bookie"]
+
+    def _draw_replication(self, placement: str, *, is_flexible: bool) -> dict[str, Any]:
+        ensemble, write, ack = self.shape
+        if not is_flexible:
+            return {"replication": {
+                "ensemble_size": ensemble, "write_quorum": write, "ack_quorum": ack,
+                "min_racks": min(2, ack), "placement": placement,
+            }}  # fmt: skip
+        return {
+            "copysets": "flexible", "nodeset": {"tolerate": self.rng.randrange(ack)},
+            "sticky": self.rng.choice(["on", "off"]),
+            "replication": {"node": ack, "rack": min(2, ack), "extras": self.rng.randrange(2),
+                            "placement": "prefer"},
+        }  # fmt: skip
 
     @property
     def digest(self) -> str:
@@ -268,13 +290,21 @@ class World:
     def _reconfigure(self, told: Node) -> None:
         """Somebody changes the log's configuration; one sequencer is told, the others read it."""
         log = self.store.log
-        ensemble, write, ack = self.shape
-        replication = log.config.replication.model_copy(update={
-            "write_quorum": self.rng.randint(ack, write), "ensemble_size": ensemble,
-        })  # fmt: skip
-        config = log.config.model_copy(update={
-            "commit": self.rng.choice(["lac", "control"]), "replication": replication,
-        })  # fmt: skip
+        config = log.config.model_copy(update={"commit": self.rng.choice(["lac", "control"])})
+        if self.copysets == "mixed":
+            drawn = self._draw_replication("prefer", is_flexible=self.rng.random() < 0.5)
+            kept = config.to_json()
+            for name in ("copysets", "nodeset", "sticky", "replication"):
+                kept.pop(name, None)
+            kept["window"].pop("stall", None)
+            config = read_log_config({**kept, **drawn})
+        else:
+            ensemble, write, ack = self.shape
+            update = {"write_quorum": self.rng.randint(ack, write), "ensemble_size": ensemble}
+            if config.is_flexible:
+                update = {"extras": self.rng.randrange(2)}
+            replication = config.replication.model_copy(update=update)
+            config = config.model_copy(update={"replication": replication})
         version = log.config_version + 1
         news = replace(log, config=config, config_version=version, nonce=f"config {version}")
         assert self.store.commit((fx.SetLog(news, self.store.log_version),), SequencerId("admin"))
@@ -295,6 +325,8 @@ class World:
             up = [b for b in self.bookies.values() if b.is_up]
             node.context.candidates = [b.candidate for b in up]
             node.context.locations = {b.member: b.candidate for b in self.bookies.values()}
+            node.context.serving = [b.serving for b in self.bookies.values()]
+            node.context.roster = {b.member: True for b in up}
             self.feed(node, lambda core: core.on_bookies_changed(self.now_us))
 
     def _crash_node(self, node: Node) -> None:
@@ -327,6 +359,8 @@ class World:
         )  # fmt: skip
         context.candidates = [b.candidate for b in self.bookies.values() if b.is_up]
         context.locations = {b.member: b.candidate for b in self.bookies.values()}
+        context.serving = [b.serving for b in self.bookies.values()]
+        context.roster = {b.member: True for b in self.bookies.values() if b.is_up}
         context.is_metadata_reachable = self._is_store_up
         return Node(index, context, LogSequencer(LOG_ID, context), life)
 
@@ -374,7 +408,10 @@ class World:
 
     def _carry_out(self, node: Node, effect: fx.Effect) -> None:
         match effect:
-            case fx.SendAdd() | fx.SendLac() | fx.SendSeal() | fx.SendRecoveryRead():
+            case (
+                fx.SendAdd() | fx.SendWave() | fx.SendDigest() | fx.SendLac() | fx.SendSeal()
+                | fx.SendRecoveryRead()
+            ):  # fmt: skip
                 self.report(f"s{node.index} {format_effect(effect)}")
                 self._call(node, effect)
             case fx.ReadMetadata(token):
@@ -404,9 +441,7 @@ class World:
 
     # --- bookies ---------------------------------------------------------------------------------
 
-    def _call(
-        self, node: Node, effect: fx.SendAdd | fx.SendLac | fx.SendSeal | fx.SendRecoveryRead
-    ) -> None:
+    def _call(self, node: Node, effect: Request) -> None:
         bookie = self.bookies[effect.member.bookie]
 
         def reply(status: BookieStatus, result: Any = None) -> None:
@@ -434,14 +469,16 @@ class World:
         if self.rng.random() < 0.01:
             self.at(self._delay_us(), arrive)
 
-    def _serve(self, bookie: FakeBookie, effect: fx.Effect) -> tuple[BookieStatus, Any]:
+    def _serve(self, bookie: FakeBookie, effect: Request) -> tuple[BookieStatus, Any]:
+        if effect.member != bookie.member:
+            return BookieStatus.WRONG_INCARNATION, None
         match effect:
-            case fx.SendAdd() | fx.SendLac() | fx.SendSeal() | fx.SendRecoveryRead() if (
-                effect.member != bookie.member
-            ):
-                return BookieStatus.WRONG_INCARNATION, None
             case fx.SendAdd():
                 return bookie.add(effect), None
+            case fx.SendWave():
+                return bookie.add_wave(effect), None
+            case fx.SendDigest():
+                return BookieStatus.OK, bookie.digest(effect)
             case fx.SendLac():
                 return bookie.lac(effect), None
             case fx.SendSeal(_, _, epoch):
@@ -461,8 +498,10 @@ class World:
     ) -> None:
         now_us = self.now_us
         match effect:
-            case fx.SendAdd(member, ledger_id, entry):
+            case fx.SendAdd(member, ledger_id, entry) | fx.SendWave(member, ledger_id, entry):
                 core.on_add(member, epoch_of(ledger_id), entry, status, now_us)
+            case fx.SendDigest(member, ledger_id):
+                core.on_digest(member, epoch_of(ledger_id), status, result, now_us)
             case fx.SendLac(member, ledger_id):
                 core.on_lac(member, epoch_of(ledger_id), status, now_us, effect.round_id)
             case fx.SendSeal(member, _, epoch):
@@ -474,7 +513,9 @@ class World:
     @staticmethod
     def _stored(payload: bytes) -> StoredEntry:
         info = check_entry(payload)
-        return StoredEntry(payload, info.totals, info.has_state)
+        return StoredEntry(
+            payload, info.totals, info.has_state, info.record_count, zlib.crc32(payload)
+        )
 
     # --- history ---------------------------------------------------------------------------------
 
@@ -498,7 +539,7 @@ class World:
 
     def _find_history(self, node: Node, effect: fx.ReadHistory) -> list[HistoryEntry] | None:
         segment = effect.segment
-        for member in segment.write_set_of(effect.first):
+        for member in segment.list_holders(effect.first):
             bookie = self.bookies[member.bookie]
             held = bookie.entries.get(segment.ledger_id, {})
             if bookie.is_up and bookie.member == member and bookie.name not in node.cut_off:

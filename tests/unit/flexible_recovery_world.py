@@ -14,7 +14,7 @@ import random
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from duramen.core.flexible.nodeset import ServingBookie
 from duramen.core.flexible.property import ReplicationProperty
@@ -22,12 +22,9 @@ from duramen.core.flexible.recovery import Digest, FlexibleRecovery
 from duramen.core.flexible.segment import FlexibleSegment
 from duramen.core.flexible.segment_changes import find_frozen_faults
 from duramen.core.flexible.selector import CopysetSelector
-from duramen.core.flexible.writing.surplus import SurplusBudget
-from duramen.core.flexible.writing.wave_writer import WavePorts, WaveWriter
+from duramen.core.flexible.writing.wave_writer import WaveWriter
 from duramen.core.log_node import LogNode
 from duramen.core.placement import Candidate
-from duramen.core.placement.node_states import NodeStates
-from duramen.core.placement.store_times import StoreTimes
 from duramen.core.segment_base import Totals
 from duramen.core.sequencer import effects as fx
 from duramen.core.sequencer.context import Ports
@@ -40,6 +37,7 @@ from tests.unit.nodes import make_log
 
 EPOCH = Epoch(1)
 Action = Callable[[], None]
+OwnersRequest = fx.SendWave | fx.SendLac
 
 
 @dataclass
@@ -145,15 +143,16 @@ class RecoveryWorld:
         self.log_version, self.version = 1, 0
         self.segment = segment
         self.recoveries: list[FlexibleRecovery] = []
+        self._roster = {disk.member: True for disk in self.disks}
         selector = CopysetSelector(segment.nodes, wanted, self.rng, is_sticky=seed % 2 == 0)
         self.owner = WaveWriter(
             segment, 0, selector, commit_delay_us=5 * MS,
-            ports=WavePorts(
-                self._put, self.rng, NodeStates(), StoreTimes(), SurplusBudget(),
-                lambda: self._roster,
+            ports=Ports(
+                put=lambda effect: self._put(cast(OwnersRequest, effect)),
+                new_token=lambda: next(self._tokens), new_nonce=lambda: "o", rng=self.rng,
+                locations=dict, candidates=list, roster=lambda: self._roster,
             ),
         )  # fmt: skip
-        self._roster = {disk.member: True for disk in self.disks}
         self._owner_due_us: int | None = None
 
     # --- what happens ----------------------------------------------------------------------------
@@ -188,7 +187,6 @@ class RecoveryWorld:
         )
         recovery = FlexibleRecovery(
             self.segment, self.version, self.log, self.log_version, ports=ports,
-            send=lambda effect: self._send(number, effect),
             unix_ms=lambda now_us: now_us // 1_000, needs_bound=needs_bound,
         )  # fmt: skip
         self.recoveries.append(recovery)
@@ -296,7 +294,7 @@ class RecoveryWorld:
         self._at(self._delay_us(), arrive)
         self._at(STORE_TIMEOUT_US, lambda: finish(None))
 
-    def _put(self, effect: fx.SendWave | fx.SendLac) -> None:
+    def _put(self, effect: OwnersRequest) -> None:
         """The owner's."""
         if isinstance(effect, fx.SendLac):
             self._exchange(
@@ -320,7 +318,7 @@ class RecoveryWorld:
             assert effect.member in rows, "R24: written back to a bookie that is no node"
             self._exchange(
                 effect.member, lambda disk: disk.store(effect),
-                lambda status: self._core(number).on_store(
+                lambda status: self._core(number).on_add(
                     effect.member, effect.entry, _or_timeout(status), self.now_us
                 ),
             )  # fmt: skip
@@ -338,6 +336,8 @@ class RecoveryWorld:
 
     def _carry_out(self, number: int, effect: fx.Effect) -> None:
         match effect:
+            case fx.SendWave() | fx.SendDigest():
+                self._send(number, effect)
             case fx.SendSeal(member):
                 self._exchange(
                     member, lambda disk: disk.seal(),

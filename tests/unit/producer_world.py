@@ -58,8 +58,8 @@ class Sender:
 class ProducerWorld(World):
     """Producers beside the plain appends of `World`."""
 
-    def __init__(self, seed: int, *, fault_us: int = 6 * SECOND) -> None:
-        super().__init__(seed, fault_us=fault_us)
+    def __init__(self, seed: int, *, fault_us: int = 6 * SECOND, copysets: str = "striped") -> None:
+        super().__init__(seed, fault_us=fault_us, copysets=copysets)
         self.senders = [Sender(f"p{i}") for i in range(self.rng.randint(1, 3))]
         self.tries: dict[int, tuple[Sender, Stamp]] = {}
         self.stamps: dict[bytes, tuple[Stamp, int]] = {}

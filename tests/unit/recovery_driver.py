@@ -151,5 +151,5 @@ class Driver:
     @property
     def closed(self) -> Segment:
         segment = self.store.segments[Epoch(1)][0]
-        assert segment.is_closed and self.core.is_done
+        assert isinstance(segment, Segment) and segment.is_closed and self.core.is_done
         return segment

@@ -565,6 +565,31 @@ def test_sweep_nothing_acknowledged_is_lost_doubled_or_moved() -> None:
     assert counts["Complete"] > 50 * SEED_COUNT
 
 
+FLEXIBLE_SEED_COUNT = sized(fast=6, gate=30, night=1_000)
+FLEXIBLE_TRANSITIONS_SEEN = (
+    "active→draining", "closing→active", "recovery mark→recovery seal",
+    "recovery digest→recovery read", "recovery read→recovery write back",
+    "recovery write back→recovery read", "recovery read→recovery close",
+    "SendWave OK", "SendWave SEALED", "SendWave WRONG_INCARNATION", "SendDigest OK",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("copysets", ["flexible", "mixed"])
+def test_nor_is_it_where_each_entry_has_a_copyset(copysets: str) -> None:
+    """`mixed`: the log's configuration changes between striped and flexible."""
+    counts: Counter[str] = Counter()
+    for seed in range(FIRST_SEED, FIRST_SEED + FLEXIBLE_SEED_COUNT):
+        world = World(seed, copysets=copysets)
+        try:
+            world.run().check()
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+        counts.update(world.counts)
+    missing = [name for name in FLEXIBLE_TRANSITIONS_SEEN if not counts[name]]
+    assert read_tier() is Tier.FAST or not missing, f"{missing} never happened in {counts}"
+    assert counts["Complete"] > 50 * FLEXIBLE_SEED_COUNT
+
+
 def test_the_same_seed_gives_the_same_trace_whatever_the_hash_seed() -> None:
     digests = [
         subprocess.run(

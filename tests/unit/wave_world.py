@@ -11,24 +11,28 @@ import heapq
 import random
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import cast
 
 from duramen.core.flexible.nodeset import ServingBookie
 from duramen.core.flexible.property import ReplicationProperty
 from duramen.core.flexible.segment import FlexibleSegment
 from duramen.core.flexible.selector import CopysetSelector
 from duramen.core.flexible.writing.surplus import SurplusBudget
-from duramen.core.flexible.writing.wave_writer import WavePorts, WaveWriter
+from duramen.core.flexible.writing.wave_writer import WaveWriter
 from duramen.core.flexible.writing.waves import WavedEntry
 from duramen.core.placement.node_states import NodeStates
 from duramen.core.placement.store_times import StoreTimes
 from duramen.core.segment import Totals
+from duramen.core.sequencer.context import SequencerContext, make_ports
 from duramen.core.sequencer.effects import SendLac, SendWave
 from duramen.core.status import BookieStatus
-from duramen.ids import NOTHING, BookieId, EntryId, Epoch, Incarnation, LogId, Member
+from duramen.ids import NOTHING, BookieId, EntryId, Epoch, Incarnation, LogId, Member, SequencerId
 from duramen.limits import STORE_TIMEOUT_US
 from duramen.units import MS
+from tests.unit.core_formatting import encode_plain_entry
 
+Request = SendWave | SendLac
 LOG, EPOCH = LogId(7), Epoch(3)
 COMMIT_DELAY_US = 5 * MS
 OTHER_LIFE = Incarnation("f" * 32)
@@ -102,9 +106,11 @@ class WaveWorld:
         self.counts: Counter[str] = Counter()
         self._queue: list[tuple[int, int, SendWave | SendLac, BookieStatus | None, int]] = []
         self._number = 0
-        ports = WavePorts(
-            self._put, self.rng, self.states, self.times, self.surplus, lambda: self.roster
-        )
+        ports = replace(
+            make_ports(_make_context(self.rng), lambda effect: self._put(cast(Request, effect))),
+            states=self.states, times=self.times, surplus=self.surplus,
+            roster=lambda: self.roster,
+        )  # fmt: skip
         selector = CopysetSelector(segment.nodes, self.wanted, self.rng, is_sticky=is_sticky)
         self.writer = WaveWriter(segment, 0, selector, commit_delay_us=COMMIT_DELAY_US, ports=ports)
 
@@ -185,7 +191,7 @@ class WaveWorld:
             self.writer.on_bookies_changed(self.now_us)
         self.writer.on_timer(self.now_us)
 
-    def _put(self, effect: SendWave | SendLac) -> None:
+    def _put(self, effect: Request) -> None:
         self.sent.append(effect)
         self.sent_at_us.append(self.now_us)
         bookie = next(b for b in self.bookies if b.member == effect.member)
@@ -246,3 +252,8 @@ def _make_bookies(racks: Iterable[int]) -> list[FakeBookie]:
         )
         for n, rack in enumerate(places)
     ]
+
+
+def _make_context(rng: random.Random) -> SequencerContext:
+    """Of a process that makes no entries here."""
+    return SequencerContext(SequencerId("s0"), rng, encode_plain_entry)

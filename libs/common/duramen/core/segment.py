@@ -51,6 +51,15 @@ class Segment(SegmentBase):
         """The ensemble of the last fragment."""
         return self.last_fragment.ensemble
 
+    def list_holders(self, entry: EntryId) -> tuple[Member, ...]:
+        """Its write set."""
+        return self.write_set_of(entry)
+
+    def end_of_place(self, first: EntryId, last: EntryId) -> EntryId:
+        """The end of the fragment that `first` lies in, or `last`."""
+        beyond = [f.first_entry for f in self.fragments if f.first_entry > first]
+        return min([last, *(EntryId(entry - 1) for entry in beyond)])
+
     def is_sealed_by(self, members: Collection[Member]) -> bool:
         """Whether they cover the last fragment (R12)."""
         sets = write_sets(self.last_fragment.ensemble, self.quorum)

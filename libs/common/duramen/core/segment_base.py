@@ -108,6 +108,14 @@ class SegmentBase(ABC):
         """Bookies that new entries go to, or may go to; whom a recovery seals."""
 
     @abstractmethod
+    def list_holders(self, entry: EntryId) -> tuple[Member, ...]:
+        """Who may have an entry."""
+
+    @abstractmethod
+    def end_of_place(self, first: EntryId, last: EntryId) -> EntryId:
+        """How far, up to `last`, entries may lie where `first` may."""
+
+    @abstractmethod
     def is_sealed_by(self, members: Collection[Member]) -> bool:
         """Whether nothing can be acknowledged any more once these are sealed (R12, R23)."""
 

@@ -79,9 +79,7 @@ class _FlexiblePosition:
 class FlexibleRecovery(SegmentRecovery[FlexibleSegment]):
     """Recovers one flexible segment.
 
-    Args:
-        send: where digests are asked for and write-backs go.
-        The others as of `SegmentRecovery`.
+    Args: as of `SegmentRecovery`.
     """
 
     def __init__(
@@ -92,7 +90,6 @@ class FlexibleRecovery(SegmentRecovery[FlexibleSegment]):
         log_version: int,
         *,
         ports: Ports,
-        send: Callable[[SendWave | SendDigest], None],
         unix_ms: Callable[[int], int],
         needs_bound: bool = False,
     ) -> None:
@@ -100,7 +97,6 @@ class FlexibleRecovery(SegmentRecovery[FlexibleSegment]):
             segment, version, log, log_version,
             ports=ports, unix_ms=unix_ms, needs_bound=needs_bound,
         )  # fmt: skip
-        self._send = send
         self._own = {row.member: row for row in segment.own_nodes}
         self._sealed: dict[Member, tuple[EntryId, EntryId]] = {}
         self._doubtful: set[Member] = set()
@@ -207,7 +203,7 @@ class FlexibleRecovery(SegmentRecovery[FlexibleSegment]):
             if digest is not None and position is not None:
                 is_vouched = position.entry not in digest.unvouched
             if not is_vouched and member not in self._gone:
-                self._send(SendDigest(member, self.segment.ledger_id, self._first, self._last))
+                self._ports.put(SendDigest(member, self.segment.ledger_id, self._first, self._last))
 
     def on_digest(
         self, member: Member, status: BookieStatus, digest: Digest | None, now_us: int
@@ -395,12 +391,12 @@ class FlexibleRecovery(SegmentRecovery[FlexibleSegment]):
         position.pending.add(member)
         numbers = tuple(rows[one].number for one in copyset)
         lac = EntryId(min(self._lac, position.entry - 1))
-        self._send(
+        self._ports.put(
             SendWave(member, self.segment.ledger_id, position.entry, lac,
                      stored.payload, numbers, None, is_recovery=True)
         )  # fmt: skip
 
-    def on_store(self, member: Member, entry: EntryId, status: BookieStatus, now_us: int) -> None:
+    def on_add(self, member: Member, entry: EntryId, status: BookieStatus, now_us: int) -> None:
         """A node stored a write-back, or failed to."""
         position = self._position
         if position is None or entry != position.entry or member not in position.pending:
@@ -437,12 +433,14 @@ class FlexibleRecovery(SegmentRecovery[FlexibleSegment]):
 
     def _find_guest(self, position: _FlexiblePosition) -> ServingBookie | None:
         """A bookie with which the copies come nearer to RP."""
-        rows = self.segment.nodes
-        bookies = {row.node.bookie for row in rows}
-        free = [c for c in self._ports.candidates() if c.member.bookie not in bookies]
-        free.sort(key=lambda candidate: not candidate.is_steady)
         left = position.failed | position.unreadable | self._gone
-        usable = [row.node for row in rows if row.member not in left]
+        usable = [row.node for row in self.segment.nodes if row.member not in left]
+        # A bookie on new disks may be one, beside its row of before.
+        members = {row.member for row in self.segment.nodes}
+        names = {node.bookie for node in usable}
+        free = [c for c in self._ports.candidates() if c.member not in members]
+        free = [c for c in free if c.member.bookie not in names]
+        free.sort(key=lambda candidate: not candidate.is_steady)
         wanted = self.segment.replication
         guests = [_serve(candidate) for candidate in free]
         if not wanted.is_satisfied_by([*usable, *guests]):

@@ -104,6 +104,14 @@ class FlexibleSegment(SegmentBase):
         """Of N(e)."""
         return tuple(row.member for row in self.own_nodes)
 
+    def list_holders(self, entry: EntryId) -> tuple[Member, ...]:
+        """All nodes of the map: copysets are no evidence (ADR 0028)."""
+        return tuple(row.member for row in self.nodes)
+
+    def end_of_place(self, first: EntryId, last: EntryId) -> EntryId:
+        """Any node may have any entry."""
+        return last
+
     def is_sealed_by(self, members: Collection[Member]) -> bool:
         """Whether they meet each set of N(e) that satisfies RP (R23)."""
         own = self.own_nodes

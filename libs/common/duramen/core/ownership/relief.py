@@ -17,6 +17,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from duramen.config import Replication
+from duramen.core.flexible.nodeset_plan import make_nodeset_rule
+from duramen.core.flexible.property import PlacedBookie
 from duramen.core.flexible.segment import AnySegment
 from duramen.core.placement import Candidate
 from duramen.core.sequencer.log_sequencer import LogSequencer
@@ -60,7 +62,14 @@ def can_serve(
     able = [member for member in here if member.bookie not in unreached]
     if not all(segment.is_sealed_by(able) for segment in list_unclosed(log)):
         return False
-    return can_append(log.view.log.config.striped, candidates, unreached)
+    config = log.view.log.config
+    if config.is_flexible:
+        reached = [c for c in candidates if c.member.bookie not in unreached]
+        wanted = make_nodeset_rule(config).wanted
+        return wanted.is_satisfied_by(
+            PlacedBookie(c.member.bookie, c.region, c.rack) for c in reached
+        )
+    return can_append(config.striped, candidates, unreached)
 
 
 def list_unclosed(log: LogSequencer) -> list[AnySegment]:

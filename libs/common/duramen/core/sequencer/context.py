@@ -15,8 +15,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from duramen.core.flexible.nodeset import ServingBookie
+from duramen.core.flexible.writing.surplus import SurplusBudget
 from duramen.core.placement import Candidate
 from duramen.core.placement.node_states import NodeStates
+from duramen.core.placement.store_times import StoreTimes
 from duramen.core.segment import Totals
 from duramen.core.sequencer.effects import Effect
 from duramen.core.sequencer.exactly_once.stamps import ControlRecord
@@ -60,6 +63,14 @@ class SequencerContext:
     nodes: NodeStates = field(default_factory=NodeStates)
     """Who of them is silent or refuses it, as the logs of this process found."""
     locations: Mapping[Member, Candidate] | None = None
+    serving: Sequence[ServingBookie] = ()
+    """Bookies that a flexible epoch may use, those that are away too."""
+    roster: Mapping[Member, bool] = field(default_factory=dict)
+    """Bookies that are registered now, with whether they take new data."""
+    times: StoreTimes = field(default_factory=StoreTimes)
+    """How long they take to store an entry."""
+    surplus: SurplusBudget = field(default_factory=SurplusBudget)
+    """What waves after the first may cost all logs of this process."""
     owed_bytes: int = 0
     """What all logs keep in memory for members that missed it (R9)."""
     is_metadata_reachable: bool = True
@@ -99,6 +110,11 @@ class Ports:
     may_change_ensemble: Callable[[], bool] = lambda: True
     owed_by_all: Callable[[], int] = lambda: 0
     """Bytes that all logs of the process keep for members that missed them."""
+    states: NodeStates = field(default_factory=NodeStates)
+    times: StoreTimes = field(default_factory=StoreTimes)
+    surplus: SurplusBudget = field(default_factory=SurplusBudget)
+    roster: Callable[[], Mapping[Member, bool]] = dict
+    """As of the context; the same object until that changes."""
 
 
 def make_ports(context: SequencerContext, put: Callable[[Effect], None]) -> Ports:
@@ -113,4 +129,8 @@ def make_ports(context: SequencerContext, put: Callable[[Effect], None]) -> Port
         shunned=lambda: context.nodes.shunned if context.is_metadata_reachable else frozenset(),
         may_change_ensemble=lambda: not context.is_rolling_suspended,
         owed_by_all=lambda: context.owed_bytes,
+        states=context.nodes,
+        times=context.times,
+        surplus=context.surplus,
+        roster=lambda: context.roster,
     )

@@ -24,7 +24,7 @@ from typing import NamedTuple
 from duramen.config import LogConfig
 from duramen.core.flexible.segment import AnySegment
 from duramen.core.log_node import LogNode
-from duramen.core.segment import Segment, Totals
+from duramen.core.segment import Totals
 from duramen.ids import Dlsn, EntryId, Epoch, LedgerId, LogId, Member, NodeNumber, SequencerId
 
 
@@ -86,7 +86,7 @@ class SetSegment:
 class CreateSegment:
     """Create a segment node; it then has version 0."""
 
-    segment: Segment
+    segment: AnySegment
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +223,7 @@ class ReadHistory:
     """
 
     token: int
-    segment: Segment
+    segment: AnySegment
     first: EntryId
     last: EntryId
     is_headers_only: bool
@@ -294,8 +294,9 @@ class Yield:
 
 
 Effect = (
-    SendAdd | SendSeal | SendRecoveryRead | SendLac | ReadMetadata | Commit | PersistOwed
-    | ReadSegment | ReadHistory | Complete | CompleteEarly | OldDuplicate | Fail | Yield
+    SendAdd | SendWave | SendDigest | SendSeal | SendRecoveryRead | SendLac | ReadMetadata
+    | Commit | PersistOwed | ReadSegment | ReadHistory | Complete | CompleteEarly | OldDuplicate
+    | Fail | Yield
 )  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from duramen.config import LogConfig
 from duramen.core.placement import Candidate, PlacementRule
 from duramen.core.quorum import has_ack_set
 from duramen.core.segment import Segment, SegmentState, Totals
@@ -107,12 +108,11 @@ class LedgerWriter:
         self._round = AckRound(ports.put)
         self._tail = VisibleTail(commit_delay_us, commits_by_entry=commits_by_entry, ports=ports)
 
-    def configure(
-        self, *, commit_delay_us: int, commits_by_entry: bool, owed_bytes_max: int
-    ) -> None:
+    def configure(self, config: LogConfig) -> None:
         """What of the log's configuration needs no new segment; in force from now on."""
-        self._tail.configure(commit_delay_us, commits_by_entry=commits_by_entry)
-        self._owed.configure(owed_bytes_max)
+        is_by_entry = config.commit == "control"
+        self._tail.configure(config.commit_delay, commits_by_entry=is_by_entry)
+        self._owed.configure(config.owed_bytes_max)
 
     # --- questions -------------------------------------------------------------------------------
 

@@ -19,8 +19,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from duramen.config import LogConfig
+from duramen.core.flexible.recovery import Digest
+from duramen.core.flexible.segment import AnySegment
 from duramen.core.log_node import Ending
-from duramen.core.segment import Segment
 from duramen.core.sequencer.append_pipeline import AppendPipeline
 from duramen.core.sequencer.context import SequencerContext, make_ports
 from duramen.core.sequencer.effects import (
@@ -47,9 +48,8 @@ from duramen.core.sequencer.log_state import (
     TakenOver,
 )
 from duramen.core.sequencer.own_changes import OwnChanges
-from duramen.core.sequencer.recovery import Recovery
 from duramen.core.sequencer.shortage import TAKEN_OVER, Refusal, Shortage, format_delay
-from duramen.core.sequencer.takeover.older_epochs import OlderEpochs
+from duramen.core.sequencer.takeover.older_epochs import AnyRecovery, OlderEpochs
 from duramen.core.sequencer.takeover.takeover import Takeover
 from duramen.core.sequencer.transmit import QueuedAppend
 from duramen.core.status import BookieStatus
@@ -112,7 +112,7 @@ class LogSequencer:
         return None if self.open_epoch is None else self.open_epoch.writer
 
     @property
-    def recovery(self) -> Recovery | None:
+    def recovery(self) -> AnyRecovery | None:
         """The recovery of the oldest unclosed epoch, if one is under way."""
         return self.older.oldest
 
@@ -251,6 +251,13 @@ class LogSequencer:
         self.older.on_read(member, epoch, entry, status, stored, now_us)
         self._follow_older(now_us)
 
+    def on_digest(
+        self, member: Member, epoch: Epoch, status: BookieStatus, digest: Digest | None, now_us: int
+    ) -> None:
+        """A bookie told what it has of an epoch that is being recovered."""
+        self.older.on_digest(member, epoch, status, digest, now_us)
+        self._follow_older(now_us)
+
     def on_bookies_changed(self, now_us: int) -> None:
         """Bookies came, went or came back."""
         if self.open_epoch is not None:
@@ -299,7 +306,7 @@ class LogSequencer:
         if self.writer is not None and self.writer.segment.ledger_id == owed.ledger_id:
             self.writer.on_owed_persisted(owed)
 
-    def on_segment(self, token: int, segment: Segment | None, now_us: int) -> None:
+    def on_segment(self, token: int, segment: AnySegment | None, now_us: int) -> None:
         """A closed segment's node was read for the state that it carries, or could not be."""
         self.pipeline.carried.on_segment(token, segment, now_us)
         self._follow_rebuild(now_us)
@@ -389,7 +396,7 @@ class LogSequencer:
         )
         return self.takeover
 
-    def _open(self, segment: Segment, version: int, now_us: int) -> OpenEpoch:
+    def _open(self, segment: AnySegment, version: int, now_us: int) -> OpenEpoch:
         assert self.view is not None and self.open_epoch is None
         self.changes.nonces.clear()
         writer = make_writer(segment, version, self.view.log, self._ports)

@@ -13,8 +13,9 @@ import enum
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from duramen.core.flexible.segment import AnySegment
 from duramen.core.log_node import Ending
-from duramen.core.segment import Segment, SegmentState
+from duramen.core.segment import SegmentState
 from duramen.core.sequencer.effects import LogView
 from duramen.ids import Epoch
 
@@ -62,14 +63,14 @@ class Intent:
 class Opened(NamedTuple):
     """An epoch of ours is open, while the bounded rest of the older ones is still recovered."""
 
-    segment: Segment
+    segment: AnySegment
     version: int
 
 
 class TakenOver(NamedTuple):
     """An epoch of ours is open, and the state of all older ones is known."""
 
-    segment: Segment
+    segment: AnySegment
     version: int
 
 

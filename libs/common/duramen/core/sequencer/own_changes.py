@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Final
 
 from duramen.config import LogConfig
-from duramen.core.segment import Segment
+from duramen.core.flexible.segment import AnySegment
 from duramen.core.sequencer.context import Ports
 from duramen.core.sequencer.effects import Commit, CommitOutcome, LogView, ReadMetadata
 from duramen.core.sequencer.proposals import Proposal
@@ -81,11 +81,10 @@ class OwnChanges:
         assert self._proposal is not None
         return self._proposal.view.log.config
 
-    def find_segment(self, view: LogView) -> tuple[Segment, int] | None:
+    def find_segment(self, view: LogView) -> tuple[AnySegment, int] | None:
         """The segment that a change of ours opened, known by its nonce."""
         for segment, version in view.segments:
             if segment.nonce in self.nonces:
-                assert isinstance(segment, Segment), segment
                 return segment, version
         return None
 

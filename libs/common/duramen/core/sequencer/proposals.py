@@ -13,7 +13,9 @@ import random
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from duramen.config import Replication
+from duramen.config import FlexibleReplication, Replication
+from duramen.core.flexible.nodeset_plan import NodesetPlan, plan_nodeset
+from duramen.core.flexible.segment import AnySegment, FlexibleSegment
 from duramen.core.log_node import Ending, LogNode
 from duramen.core.placement import (
     Candidate,
@@ -22,6 +24,7 @@ from duramen.core.placement import (
     explain_refusal,
     satisfies,
 )
+from duramen.core.placement.rule import Refusal
 from duramen.core.quorum import Quorum
 from duramen.core.segment import Fragment, Segment, Totals
 from duramen.core.sequencer.context import SequencerContext
@@ -46,7 +49,13 @@ class Proposal(NamedTuple):
 
 
 def rule_of(log: LogNode) -> PlacementRule:
-    """What the log's configuration demands of every write set (R20)."""
+    """What the log's configuration demands of every write set (R20).
+
+    Where it is flexible by now, a striped segment of before spreads as well as it can.
+    """
+    replication = log.config.replication
+    if isinstance(replication, FlexibleReplication):
+        return PlacementRule(replication.rack, replication.region, is_strict=False)
     return rule_of_replication(log.config.striped)
 
 
@@ -82,6 +91,43 @@ class PlacementChoice(NamedTuple):
         places = {candidate.member: candidate for candidate in candidates}
         rule = rule_of(log)
         return not rule.is_strict or satisfies(self.ensemble, self.quorum, rule, places)
+
+
+SegmentPlan = PlacementChoice | NodesetPlan
+"""Where a log's next segment shall lie."""
+
+
+def plan_segment(log: LogNode, context: SequencerContext) -> SegmentPlan | None:
+    """Where the log's next segment shall lie, or None if it cannot be placed."""
+    if log.config.is_flexible:
+        plan = plan_nodeset(log, context.serving)
+        return plan if isinstance(plan, NodesetPlan) else None
+    return choose_segment(log, context.list_candidates(), context.rng)
+
+
+def fits(plan: SegmentPlan, log: LogNode, context: SequencerContext) -> bool:
+    """Whether log and bookies still want it there."""
+    if isinstance(plan, NodesetPlan):
+        return log.config.is_flexible and plan.fits(log, context.serving)
+    return not log.config.is_flexible and plan.fits(log, context.list_candidates())
+
+
+def make_segment(
+    log: LogNode, plan: SegmentPlan, *, nonce: str, created_unix_ms: int
+) -> AnySegment:
+    """The segment of the log's next epoch."""
+    if isinstance(plan, NodesetPlan):
+        return plan.make_segment(log, nonce=nonce, created_unix_ms=created_unix_ms)
+    return new_segment(log, plan, nonce=nonce, created_unix_ms=created_unix_ms)
+
+
+def explain_unplaced(log: LogNode, context: SequencerContext) -> str:
+    """Why `plan_segment` gives nothing, in a sentence with the numbers."""
+    if not log.config.is_flexible:
+        return refuse_segment(log, context.candidates)
+    plan = plan_nodeset(log, context.serving)
+    detail = plan.detail if isinstance(plan, Refusal) else "the bookies have changed meanwhile"
+    return f"no nodeset can be chosen: {detail}"
 
 
 def refuse_segment(log: LogNode, candidates: Sequence[Candidate]) -> str:
@@ -127,7 +173,7 @@ def new_segment(
     )
 
 
-def propose_claim(view: LogView, segment: Segment, claimant: SequencerId) -> Proposal:
+def propose_claim(view: LogView, segment: AnySegment, claimant: SequencerId) -> Proposal:
     """Epoch bump, segment creation and replacement of the owner in one `multi()` (R2)."""
     log = view.log.with_new_epoch(segment.nonce)
     writes: tuple[Write, ...] = (
@@ -141,12 +187,12 @@ def propose_claim(view: LogView, segment: Segment, claimant: SequencerId) -> Pro
 
 
 def propose_new_epoch(view: LogView, context: SequencerContext, now_us: int) -> Proposal | str:
-    """A claim of the log's next epoch, or why no ensemble can be placed."""
-    choice = choose_segment(view.log, context.list_candidates(), context.rng)
-    if choice is None:
-        return refuse_segment(view.log, context.candidates)
+    """A claim of the log's next epoch, or why it cannot be placed."""
+    plan = plan_segment(view.log, context)
+    if plan is None:
+        return explain_unplaced(view.log, context)
     nonce, unix_ms = context.new_nonce(), context.unix_ms(now_us)
-    segment = new_segment(view.log, choice, nonce=nonce, created_unix_ms=unix_ms)
+    segment = make_segment(view.log, plan, nonce=nonce, created_unix_ms=unix_ms)
     return propose_claim(view, segment, context.sequencer_id)
 
 
@@ -169,15 +215,25 @@ def propose_close(
         proved: as `Segment.closed` has it.
     """
     ((segment, version),) = view.segments
-    assert isinstance(segment, Segment), segment
-    closed = segment.closed(
-        last_entry=last_entry,
-        totals=totals,
-        start_seq_num=view.log.totals.record_count,
-        completed_unix_ms=completed_unix_ms,
-        nonce=nonce,
-        proved=proved,
-    )
+    start_seq_num = view.log.totals.record_count
+    closed: AnySegment
+    if isinstance(segment, FlexibleSegment):
+        closed = segment.closed_by_owner(
+            last_entry=last_entry,
+            totals=totals,
+            start_seq_num=start_seq_num,
+            completed_unix_ms=completed_unix_ms,
+            nonce=nonce,
+        )
+    else:
+        closed = segment.closed(
+            last_entry=last_entry,
+            totals=totals,
+            start_seq_num=start_seq_num,
+            completed_unix_ms=completed_unix_ms,
+            nonce=nonce,
+            proved=proved,
+        )
     log = view.log.with_clean(closed, nonce)
     if ending is not None:
         log = log.with_ending(ending, unix_ms=completed_unix_ms, nonce=nonce)
@@ -190,7 +246,7 @@ def propose_close(
 
 
 def propose_roll(
-    view: LogView, close: Proposal, following: Segment, claimant: SequencerId
+    view: LogView, close: Proposal, following: AnySegment, claimant: SequencerId
 ) -> Proposal:
     """Close epoch e as `close` does and open e + 1, all in one `multi()` (R19)."""
     log = close.view.log.with_new_epoch(close.nonce)

@@ -31,8 +31,7 @@ _BYTES_MAX = 4 * MIB
 def range_of(effect: ReadHistory) -> calls.ReadRange:
     """What is asked of a bookie: never beyond the fragment that `first` lies in."""
     segment = effect.segment
-    beyond = [f.first_entry for f in segment.fragments if f.first_entry > effect.first]
-    last = min([effect.last, *(EntryId(first - 1) for first in beyond)])
+    last = segment.end_of_place(effect.first, effect.last)
     return calls.ReadRange(
         segment.ledger_id,
         effect.first,
@@ -46,7 +45,7 @@ def range_of(effect: ReadHistory) -> calls.ReadRange:
 async def read_entries(lanes: BookieLanes, effect: ReadHistory) -> tuple[HistoryEntry, ...] | None:
     """At least one entry from the first on, or None if no replica returns it now."""
     wanted = range_of(effect)
-    for member in effect.segment.write_set_of(effect.first):
+    for member in effect.segment.list_holders(effect.first):
         body = calls.pack_reads(member.incarnation, [wanted])
         try:
             answer = await lanes.post(member, "/b/read", body, READ_TIMEOUT_US)

@@ -14,21 +14,18 @@ Source: docs/protocol/waves.md, R22, R27–R30.
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
+from duramen.config import LogConfig
 from duramen.core.flexible.segment import FlexibleSegment
 from duramen.core.flexible.selector import NO_BLOCK, CopysetChoice, CopysetSelector
 from duramen.core.flexible.writing.epoch_nodes import EpochNodes, ListedView
 from duramen.core.flexible.writing.release import NodeRelease
-from duramen.core.flexible.writing.surplus import SurplusBudget
 from duramen.core.flexible.writing.waves import WavedEntry, WaveWindow
-from duramen.core.placement.node_states import NodeStates
 from duramen.core.placement.rule import Refusal
-from duramen.core.placement.store_times import StoreTimes
 from duramen.core.segment import SegmentState, Totals
+from duramen.core.sequencer.context import Ports
 from duramen.core.sequencer.effects import (
     CommitOutcome,
     LogView,
@@ -57,20 +54,6 @@ _AFTER_SLEEP_US: Final = 20 * MS
 _JITTER_US: Final = 20 * MS
 
 
-@dataclass(frozen=True, slots=True)
-class WavePorts:
-    """What a wave writer is given: what its process shares, and where effects go."""
-
-    put: Callable[[SendWave | SendLac], None]
-    rng: random.Random
-    states: NodeStates
-    times: StoreTimes
-    surplus: SurplusBudget
-    roster: Callable[[], Mapping[Member, bool]]
-    """Bookies that are registered, with whether they take new data; the same object until that
-    changes."""
-
-
 class WaveWriter:
     """Replication of one open flexible segment.
 
@@ -87,7 +70,7 @@ class WaveWriter:
         selector: CopysetSelector,
         *,
         commit_delay_us: int,
-        ports: WavePorts,
+        ports: Ports,
     ) -> None:
         assert segment.state is SegmentState.OPEN, segment
         self.segment = segment
@@ -115,14 +98,10 @@ class WaveWriter:
         self._block = (NO_BLOCK, NOTHING)
         """The present one, with its first entry."""
 
-    def configure(
-        self, *, commit_delay_us: int, commits_by_entry: bool = False, owed_bytes_max: int = 0
-    ) -> None:
-        """What of the log's configuration needs no new segment; in force from now on.
-
-        Nothing is owed to anybody, and LNG is told to nodes, whatever entries carry.
-        """
-        self._release.configure(commit_delay_us)
+    def configure(self, config: LogConfig) -> None:
+        """What of the log's configuration needs no new segment; in force from now on."""
+        self._release.configure(config.commit_delay)
+        self._selector.switch_sticky(config.sticky)
 
     # --- questions -------------------------------------------------------------------------------
 

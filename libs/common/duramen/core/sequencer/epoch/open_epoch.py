@@ -14,8 +14,10 @@ Source: docs/protocol/write.md "Roll", R3, R19.
 from __future__ import annotations
 
 from duramen.config import LogConfig
+from duramen.core.flexible.segment import AnySegment, FlexibleSegment
+from duramen.core.flexible.selector import CopysetSelector
+from duramen.core.flexible.writing.wave_writer import WaveWriter
 from duramen.core.log_node import LogNode
-from duramen.core.segment import Segment
 from duramen.core.sequencer.append_pipeline import AppendPipeline
 from duramen.core.sequencer.context import Ports, SequencerContext
 from duramen.core.sequencer.effects import CommitOutcome, LogView
@@ -36,8 +38,15 @@ from duramen.core.sequencer.proposals import Proposal, rule_of
 from duramen.core.sequencer.roll_policy import RollPolicy
 
 
-def make_writer(segment: Segment, version: int, log: LogNode, ports: Ports) -> SegmentWriter:
+def make_writer(segment: AnySegment, version: int, log: LogNode, ports: Ports) -> SegmentWriter:
     """What replicates a segment that was just opened."""
+    if isinstance(segment, FlexibleSegment):
+        selector = CopysetSelector(
+            segment.own_nodes, segment.replication, ports.rng, is_sticky=log.config.sticky
+        )
+        return WaveWriter(
+            segment, version, selector, commit_delay_us=log.config.commit_delay, ports=ports
+        )
     return LedgerWriter(
         segment,
         version,

@@ -16,16 +16,19 @@ from dataclasses import replace
 from typing import Final
 
 from duramen.config import LogConfig, needs_new_segment
+from duramen.core.flexible.nodeset_plan import NodesetPlan
+from duramen.core.flexible.segment import FlexibleSegment
 from duramen.core.log_node import Ending, LogNode
-from duramen.core.segment import Segment, SegmentState
+from duramen.core.segment import SegmentState
 from duramen.core.sequencer.context import SequencerContext
 from duramen.core.sequencer.effects import LogView
 from duramen.core.sequencer.epoch.segment_writer import SegmentWriter
 from duramen.core.sequencer.proposals import (
-    PlacementChoice,
     Proposal,
-    choose_segment,
-    new_segment,
+    SegmentPlan,
+    fits,
+    make_segment,
+    plan_segment,
     propose_close,
     propose_roll,
 )
@@ -81,7 +84,7 @@ class SegmentEnd:
         self._made_with = made_with
         self._policy = policy
         self._context = context
-        self._following = choose_segment(log, context.list_candidates(), context.rng)
+        self._following = plan_segment(log, context)
         self._has_asked = False
         """Whether the log may have a place in the queue of rolls."""
         self._drain_end_us = 0
@@ -89,11 +92,7 @@ class SegmentEnd:
 
     def configure(self, config: LogConfig) -> None:
         """The log's newest configuration holds: at once where it can, else by a roll."""
-        self._writer.configure(
-            commit_delay_us=config.commit_delay,
-            commits_by_entry=config.commit == "control",
-            owed_bytes_max=config.owed_bytes_max,
-        )
+        self._writer.configure(config)
         self._log = replace(self._log, config=config)
         self._policy.configure(config.roll)
         if needs_new_segment(self._made_with, config):
@@ -204,24 +203,24 @@ class SegmentEnd:
         )
         if not opens_next or ending is not None:
             return close
-        choice = self._choose(close.view.log)
-        if choice is None:
+        plan = self._choose(close.view.log)
+        if plan is None:
             return None if may_stay else close
-        following = new_segment(close.view.log, choice, nonce=nonce, created_unix_ms=unix_ms)
+        following = make_segment(close.view.log, plan, nonce=nonce, created_unix_ms=unix_ms)
         return propose_roll(view, close, following, context.sequencer_id)
 
     def is_wider(self, log: LogNode) -> bool:
-        """Whether the next segment would have bookies that this one had to do without."""
+        """Whether the next segment would have bookies that this one has to do without."""
         segment = self._writer.segment
-        assert isinstance(segment, Segment), segment
-        size = segment.quorum.ensemble_size
-        if size >= log.config.striped.ensemble_size:
+        plan = self._choose(log)
+        if isinstance(segment, FlexibleSegment):
+            return isinstance(plan, NodesetPlan) and bool(plan.explain_reopening(segment))
+        if plan is None or isinstance(plan, NodesetPlan):
             return False
-        choice = self._choose(log)
-        return choice is not None and choice.quorum.ensemble_size > size
+        size = segment.quorum.ensemble_size
+        return size < log.config.striped.ensemble_size and plan.quorum.ensemble_size > size
 
-    def _choose(self, log: LogNode) -> PlacementChoice | None:
-        candidates = self._context.list_candidates()
-        if self._following is None or not self._following.fits(log, candidates):
-            self._following = choose_segment(log, candidates, self._context.rng)
+    def _choose(self, log: LogNode) -> SegmentPlan | None:
+        if self._following is None or not fits(self._following, log, self._context):
+            self._following = plan_segment(log, self._context)
         return self._following

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence, Sized
 from typing import Protocol
 
+from duramen.config import LogConfig
 from duramen.core.flexible.segment import AnySegment
 from duramen.core.segment import Totals
 from duramen.core.sequencer.effects import CommitOutcome, LogView, PersistOwed
@@ -131,9 +132,7 @@ class SegmentWriter(Protocol):
 
     # --- what it is told -------------------------------------------------------------------------
 
-    def configure(
-        self, *, commit_delay_us: int, commits_by_entry: bool, owed_bytes_max: int
-    ) -> None:
+    def configure(self, config: LogConfig) -> None:
         """What of the log's configuration needs no new segment."""
 
     def add(self, payload: bytes, totals: Totals, now_us: int) -> EntryId:

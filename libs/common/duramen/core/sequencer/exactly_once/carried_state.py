@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from duramen.core.flexible.segment import AnySegment
 from duramen.core.log_node import LogNode
-from duramen.core.segment import Segment
 from duramen.core.sequencer.context import Ports
 from duramen.core.sequencer.exactly_once.producer_table import ProducerTable
 from duramen.core.sequencer.exactly_once.rebuild import Rebuild
@@ -80,7 +80,7 @@ class CarriedState:
 
     # --- results ---------------------------------------------------------------------------------
 
-    def on_segment(self, token: int, segment: Segment | None, now_us: int) -> None:
+    def on_segment(self, token: int, segment: AnySegment | None, now_us: int) -> None:
         """A segment node was read for a rebuild, or could not be."""
         if self.rebuild is not None:
             self.rebuild.on_segment(token, segment, now_us)

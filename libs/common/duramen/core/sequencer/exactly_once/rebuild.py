@@ -19,8 +19,8 @@ from __future__ import annotations
 import enum
 from collections.abc import Collection, Sequence
 
+from duramen.core.flexible.segment import AnySegment
 from duramen.core.log_node import LogNode
-from duramen.core.segment import Segment
 from duramen.core.sequencer.context import Ports
 from duramen.core.sequencer.effects import ReadHistory, ReadSegment
 from duramen.core.sequencer.exactly_once.producer_table import ProducerTable
@@ -75,7 +75,7 @@ class Rebuild:
         self.entry_count = 0
         self._first = first
         self._epoch = Epoch(self._log.last_clean_epoch)
-        self._segments: list[tuple[Segment, EntryId]] = []
+        self._segments: list[tuple[AnySegment, EntryId]] = []
         """Those with state, and where in them it begins at the earliest: newest first while going
         back, oldest first while going forth."""
         self._headers: list[HistoryEntry] = []
@@ -90,7 +90,7 @@ class Rebuild:
         self._through: Lsn | None = None
         self._parts: list[SnapshotPart] = []
         self._is_loaded = True
-        self._waiting: list[tuple[Segment, HistoryEntry] | None] = []
+        self._waiting: list[tuple[AnySegment, HistoryEntry] | None] = []
         """What follows the snapshot, until that is whole; None: a loss."""
 
     @property
@@ -126,7 +126,7 @@ class Rebuild:
                     self._unread = self._asked
                     self._ask_segment(segment.epoch)
 
-    def on_segment(self, token: int, segment: Segment | None, now_us: int) -> None:
+    def on_segment(self, token: int, segment: AnySegment | None, now_us: int) -> None:
         """A segment node was read, or could not be."""
         if not self._is_asked(token):
             return
@@ -147,7 +147,7 @@ class Rebuild:
         self._note_state(segment)
         self._go_to_older()
 
-    def _ask_anew(self, unread: ReadHistory, segment: Segment) -> None:
+    def _ask_anew(self, unread: ReadHistory, segment: AnySegment) -> None:
         """The node of what could not be read, as it is now: repair may have moved the copies, or
         recorded that there are none any more, with which all begins again.
         """
@@ -220,7 +220,7 @@ class Rebuild:
         self._scanned_from = first.entry
         self._judge_next(segment)
 
-    def _judge_next(self, segment: Segment) -> None:
+    def _judge_next(self, segment: AnySegment) -> None:
         if self._candidates:
             entry = self._candidates.pop()
             self._ask_entries(segment, entry, entry, is_headers_only=False)
@@ -234,7 +234,7 @@ class Rebuild:
             self._scanned_from = first
         self._go_to_older()
 
-    def _judge_candidate(self, segment: Segment, found: HistoryEntry) -> None:
+    def _judge_candidate(self, segment: AnySegment, found: HistoryEntry) -> None:
         part = found.control
         if isinstance(part, SnapshotPart) and self._is_usable(segment, found.entry, part):
             self._through = part.through
@@ -245,7 +245,7 @@ class Rebuild:
         else:
             self._judge_next(segment)
 
-    def _is_usable(self, segment: Segment, entry: EntryId, part: SnapshotPart) -> bool:
+    def _is_usable(self, segment: AnySegment, entry: EntryId, part: SnapshotPart) -> bool:
         """Whether `entry` ends a snapshot that is there as a whole, with what it is to be read on
         from; its owner wrote the parts one directly after the other.
         """
@@ -254,7 +254,7 @@ class Rebuild:
         first = EntryId(entry - part.number)
         return segment.list_present(first, entry) == [(first, entry)]
 
-    def _note_state(self, segment: Segment, *, is_seen: bool = False) -> None:
+    def _note_state(self, segment: AnySegment, *, is_seen: bool = False) -> None:
         """The segment has state from `_low` on, if it is seen there, or may have lost some."""
         assert segment.last_entry is not None
         is_lossy = segment.has_lost(self._low, segment.last_entry)
@@ -282,7 +282,7 @@ class Rebuild:
         assert not self._waiting, self
         self.state = RebuildState.DONE
 
-    def _read_on(self, segment: Segment) -> bool:
+    def _read_on(self, segment: AnySegment) -> bool:
         """Ask for what comes next of the segment and is there; False: nothing is."""
         end = segment.last_entry
         assert end is not None
@@ -344,7 +344,7 @@ class Rebuild:
                     self._apply(*waiting)
             self._waiting.clear()
 
-    def _apply(self, segment: Segment, entry: HistoryEntry) -> None:
+    def _apply(self, segment: AnySegment, entry: HistoryEntry) -> None:
         if isinstance(entry.control, TokenRecord):
             self.table.token = entry.control.token
         assert segment.start_seq_num is not None
@@ -359,7 +359,7 @@ class Rebuild:
 
     # --- asking ----------------------------------------------------------------------------------
 
-    def _first_of(self, segment: Segment) -> EntryId:
+    def _first_of(self, segment: AnySegment) -> EntryId:
         """The first entry of a segment that may matter."""
         if segment.epoch == self._first >> 32:
             return EntryId(self._first & 0xFFFF_FFFF)
@@ -370,7 +370,7 @@ class Rebuild:
         self._ports.put(self._asked)
 
     def _ask_entries(
-        self, segment: Segment, first: EntryId, last: EntryId, *, is_headers_only: bool
+        self, segment: AnySegment, first: EntryId, last: EntryId, *, is_headers_only: bool
     ) -> None:
         token = self._ports.new_token()
         self._asked = ReadHistory(token, segment, first, last, is_headers_only)

@@ -14,13 +14,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 
-from duramen.core.segment import Segment
+from duramen.core.flexible.recovery import Digest, FlexibleRecovery
+from duramen.core.flexible.segment import AnySegment, FlexibleSegment
 from duramen.core.sequencer.context import Ports
 from duramen.core.sequencer.effects import CommitOutcome, LogView, StoredEntry
 from duramen.core.sequencer.proposals import rule_of
 from duramen.core.sequencer.recovery import Recovery
 from duramen.core.status import BookieStatus
 from duramen.ids import EntryId, Epoch, Member
+
+AnyRecovery = Recovery | FlexibleRecovery
 
 UNRECOVERED_EPOCH_MAX = 4
 """With so many unclosed epochs no other is opened: appends wait."""
@@ -34,13 +37,13 @@ class OlderEpochs:
     """
 
     def __init__(self, ports: Ports, unix_ms: Callable[[int], int]) -> None:
-        self.recoveries: list[Recovery] = []
+        self.recoveries: list[AnyRecovery] = []
         self.recovery_count = 0
         self._ports = ports
         self._unix_ms = unix_ms
 
     @property
-    def oldest(self) -> Recovery | None:
+    def oldest(self) -> AnyRecovery | None:
         """The one that is closed next."""
         return self.recoveries[0] if self.recoveries else None
 
@@ -58,22 +61,25 @@ class OlderEpochs:
             recovery.follow(view, now_us)
         for segment, version in view.segments:
             if segment.epoch < below and segment.epoch not in known:
-                assert isinstance(segment, Segment), segment
-                recovery = Recovery(
-                    segment,
-                    version,
-                    view.log,
-                    view.log_version,
-                    rule=rule_of(view.log),
-                    ports=self._ports,
-                    unix_ms=self._unix_ms,
-                    needs_bound=view.log.config.early_append,
-                )
+                recovery = self._make(segment, version, view)
                 self.recoveries.append(recovery)
                 self.recovery_count += 1
                 recovery.start(now_us)
 
-    def take_closed(self) -> Recovery | None:
+    def _make(self, segment: AnySegment, version: int, view: LogView) -> AnyRecovery:
+        needs_bound = view.log.config.early_append
+        if isinstance(segment, FlexibleSegment):
+            return FlexibleRecovery(
+                segment, version, view.log, view.log_version,
+                ports=self._ports, unix_ms=self._unix_ms, needs_bound=needs_bound,
+            )  # fmt: skip
+        return Recovery(
+            segment, version, view.log, view.log_version,
+            rule=rule_of(view.log), ports=self._ports, unix_ms=self._unix_ms,
+            needs_bound=needs_bound,
+        )  # fmt: skip
+
+    def take_closed(self) -> AnyRecovery | None:
         """Remove the oldest one if it is closed."""
         if self.recoveries and self.recoveries[0].is_done:
             return self.recoveries.pop(0)
@@ -118,6 +124,14 @@ class OlderEpochs:
         for recovery in self._of(epoch):
             recovery.on_read(member, entry, status, stored, now_us)
 
+    def on_digest(
+        self, member: Member, epoch: Epoch, status: BookieStatus, digest: Digest | None, now_us: int
+    ) -> None:
+        """A bookie told what it has of a range."""
+        for recovery in self._of(epoch):
+            if isinstance(recovery, FlexibleRecovery):
+                recovery.on_digest(member, status, digest, now_us)
+
     def on_commit(self, token: int, outcome: CommitOutcome, now_us: int) -> None:
         """A metadata change was applied, refused, or nobody knows; tokens of others are ignored."""
         for recovery in self.recoveries:
@@ -138,7 +152,7 @@ class OlderEpochs:
         for recovery in self.recoveries:
             recovery.on_timer(now_us)
 
-    def _of(self, epoch: Epoch) -> list[Recovery]:
+    def _of(self, epoch: Epoch) -> list[AnyRecovery]:
         return [recovery for recovery in self.recoveries if recovery.epoch == epoch]
 
     def validate(self) -> None:

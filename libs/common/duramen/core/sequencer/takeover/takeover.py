@@ -14,7 +14,6 @@ Called by `log_sequencer`. Source: docs/protocol/recovery.md "Takeover", R2, R3,
 
 from __future__ import annotations
 
-from duramen.core.segment import Segment
 from duramen.core.sequencer.context import SequencerContext
 from duramen.core.sequencer.effects import CommitOutcome, LogView
 from duramen.core.sequencer.exactly_once.carried_state import CarriedState
@@ -223,9 +222,7 @@ class Takeover:
             return None
         if self._early_epoch is not None:
             is_last_open = view.log.last_clean_epoch == self._early_epoch - 1
-            segment, version = view.segments[-1]
-            assert isinstance(segment, Segment), segment
-            return TakenOver(segment, version) if is_last_open else None
+            return TakenOver(*view.segments[-1]) if is_last_open else None
         if self.state is not LogState.REBUILDING:
             return None
         mine = self._changes.find_segment(view)
