@@ -78,6 +78,7 @@ from duramen.wire.sequencer_calls import (
     Redirect,
 )
 from tests.golden import read_golden
+from tests.unit.flexible_frames import FLEXIBLE_FRAMES
 
 LIFE = Incarnation("0123456789abcdef0123456789abcdef")
 LEDGER = LedgerId(7 << 32 | 3)
@@ -175,10 +176,11 @@ FRAMES: dict[str, tuple[bytes, Parse, Any]] = {
         repair_calls.pack_pull_answer(PULL_ANSWER), repair_calls.parse_pull_answer, PULL_ANSWER,
     ),
     "read-answer": (pack_batches(PLACED), parse_batches, PLACED),
+    **FLEXIBLE_FRAMES,
 }  # fmt: skip
 
 
-VERSIONS = {"bookie-pull": 2}
+VERSIONS = {"bookie-pull": 2, "bookie-add-envelopes": 2}
 """Of those that are not at their first one."""
 
 

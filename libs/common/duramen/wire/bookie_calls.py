@@ -2,9 +2,11 @@
 
 Each call is one frame (`wire.frame`) with one row per item, and its answer is one frame with one
 row per item in the same order. A request names the incarnation that it is meant for (R1).
-LACs are entry ids of the ledger; 0xFFFF_FFFF means `NOTHING`.
+LACs are entry ids of the ledger; 0xFFFF_FFFF means `NOTHING`. An add whose rows have envelopes is
+version 2 of its frame; without one it stays version 1, byte for byte. Reads of version 2 stand in
+`wire.flexible`.
 
-Source: docs/protocol/wire.md, R1, R10, R13, R14.
+Source: docs/protocol/wire.md, docs/protocol/envelopes.md, R1, R10, R13, R14.
 """
 
 from __future__ import annotations
@@ -12,17 +14,27 @@ from __future__ import annotations
 import enum
 import struct
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
 
 from duramen.core.status import BookieStatus
 from duramen.ids import NOTHING, WIRE_NOTHING, EntryId, Epoch, Incarnation, LedgerId, LogId
 from duramen.limits import ENTRY_BYTES_MAX, LONG_POLL_MAX_US, READ_ROW_COUNT_MAX
 from duramen.units import MS
 from duramen.wire.entry import EntryError, check_entry, read_entry_info
-from duramen.wire.frame import Frame, FrameError, pack_frame, parse_frame, split_payload
+from duramen.wire.envelope import ENVELOPE_BYTES_MAX
+from duramen.wire.frame import (
+    Frame,
+    FrameError,
+    frame_version,
+    pack_frame,
+    parse_frame,
+    split_payload,
+)
 
 # add    row  ledger u64, entry u32, LAC u32, class u8, flags u8, wave u16, bytes u32, 0 u32;
 #             payload: the entries
+#             version 2: bytes of the envelope u16 in place of the wave;
+#             payload: for each row its entry, then its envelope
 #        row  status u8
 # read   row  ledger u64, first u32, last u32, most bytes u32, seal epoch u32, wait ms u32,
 #             wait for u32, class u8, flags u8, 0 u16
@@ -32,6 +44,8 @@ from duramen.wire.frame import Frame, FrameError, pack_frame, parse_frame, split
 #        row  status u8, 0 u8, 0 u16, LAC u32, highest entry u32
 # LAC    row  ledger u64, LAC u32, flags u32 (1: write)
 #        row  as of seal
+
+ADD_VERSION_ENVELOPES: Final = 2
 
 _ADD = struct.Struct("<QIIBBHII")
 _STATUS = struct.Struct("<B")
@@ -63,6 +77,8 @@ class Add(NamedTuple):
     is_recovery: bool = False
     service: ServiceClass = ServiceClass.APPEND
     wave: int = 0
+    envelope: bytes | memoryview = b""
+    """Of an entry of a flexible segment (`wire.envelope`); such a row has no wave."""
 
 
 class ReadRange(NamedTuple):
@@ -122,31 +138,67 @@ class Marks(NamedTuple):
 
 
 def pack_adds(incarnation: Incarnation, adds: Sequence[Add]) -> bytes:
-    """Encode an add request."""
+    """Encode an add request: version 2 if an entry has an envelope."""
+    version = ADD_VERSION_ENVELOPES if any(a.envelope for a in adds) else 1
+    assert version == 1 or not any(a.wave for a in adds), "envelope and wave have one place"
     rows = [
-        (a.ledger_id, a.entry_id, _encode(a.lac), a.service, a.is_recovery, a.wave, len(a.entry), 0)
+        (
+            a.ledger_id, a.entry_id, encode_entry_id(a.lac), a.service, a.is_recovery,
+            a.wave if version == 1 else len(a.envelope), len(a.entry), 0,
+        )
         for a in adds
-    ]
-    return pack_frame(b"DADD", _ADD, rows, [a.entry for a in adds], incarnation=incarnation)
+    ]  # fmt: skip
+    payload = [a.entry for a in adds]
+    if version == ADD_VERSION_ENVELOPES:
+        payload = [part for a in adds for part in (a.entry, a.envelope)]
+    return pack_frame(b"DADD", _ADD, rows, payload, incarnation=incarnation, version=version)
 
 
 def parse_adds(data: bytes) -> tuple[Incarnation, list[Add]]:
-    """Read an add request; the entries are views of `data`, their checksums not yet verified.
+    """Read an add request of version 1; the entries are views of `data`, their checksums not yet
+    verified.
 
     Raises:
         FrameError: no such frame, an entry over the limit, or a LAC not below its entry.
     """
     frame = parse_frame(data, b"DADD", _ADD)
     bodies = split_payload(frame.payload, [row[6] for row in frame.rows])
-    adds = []
-    for row, body in zip(frame.rows, bodies, strict=True):
-        ledger_id, entry_id, lac, service, flags, wave, size, _ = row
-        if size > ENTRY_BYTES_MAX or entry_id == WIRE_NOTHING or _read(lac) >= entry_id:
-            raise FrameError(f"add of entry {entry_id}: {size} bytes with LAC {_read(lac)}")
-        adds.append(
-            Add(ledger_id, entry_id, _read(lac), body, bool(flags & 1), _service(service), wave)
-        )
+    adds = [_read_add(row, body) for row, body in zip(frame.rows, bodies, strict=True)]
     return frame.incarnation, adds
+
+
+def parse_any_adds(data: bytes) -> tuple[Incarnation, list[Add]]:
+    """Read an add request of either version, for who keeps envelopes: whoever does not has to
+    refuse the whole frame. Envelopes are views of `data` too, not yet verified.
+
+    Raises:
+        FrameError: as of `parse_adds`, or an envelope over the limit.
+    """
+    if frame_version(data) != ADD_VERSION_ENVELOPES:
+        return parse_adds(data)
+    frame = parse_frame(data, b"DADD", _ADD, version=ADD_VERSION_ENVELOPES)
+    sizes = [(row[6], row[5]) for row in frame.rows]
+    parts = split_payload(frame.payload, [size for pair in sizes for size in pair])
+    adds = [
+        _put_beside(_read_add(row, entry), envelope)
+        for row, entry, envelope in zip(frame.rows, parts[::2], parts[1::2], strict=True)
+    ]
+    return frame.incarnation, adds
+
+
+def _read_add(row: tuple[Any, ...], body: memoryview) -> Add:
+    ledger_id, entry_id, number, service, flags, wave, size, _ = row
+    lac = read_entry_id(number)
+    if size > ENTRY_BYTES_MAX or entry_id == WIRE_NOTHING or lac >= entry_id:
+        raise FrameError(f"add of entry {entry_id}: {size} bytes with LAC {lac}")
+    return Add(ledger_id, entry_id, lac, body, bool(flags & 1), read_service(service), wave)
+
+
+def _put_beside(add: Add, envelope: memoryview) -> Add:
+    """The entry of a row of version 2 with its envelope."""
+    if len(envelope) > ENVELOPE_BYTES_MAX:
+        raise FrameError(f"add of entry {add.entry_id}: an envelope of {len(envelope)} bytes")
+    return add._replace(wave=0, envelope=envelope)
 
 
 def pack_statuses(statuses: Iterable[BookieStatus]) -> bytes:
@@ -160,19 +212,21 @@ def parse_statuses(data: bytes) -> list[BookieStatus]:
     Raises:
         FrameError: no such frame.
     """
-    return [_status(row[0]) for row in parse_frame(data, b"DADR", _STATUS).rows]
+    return [read_status(row[0]) for row in parse_frame(data, b"DADR", _STATUS).rows]
 
 
 def pack_reads(incarnation: Incarnation, ranges: Sequence[ReadRange]) -> bytes:
     """Encode a read request."""
-    rows = [
-        (
-            r.ledger_id, r.first, _encode(r.last), r.bytes_max, r.seal_epoch, r.wait_ms,
-            _encode(r.wait_for), r.service, r.headers_only, 0,
-        )
-        for r in ranges
-    ]  # fmt: skip
+    rows = [(*list_range_fields(r), r.headers_only, 0) for r in ranges]
     return pack_frame(b"DRDQ", _READ, rows, incarnation=incarnation)
+
+
+def list_range_fields(wanted: ReadRange) -> tuple[int, ...]:
+    """What a row of either version begins with."""
+    return (
+        wanted.ledger_id, wanted.first, encode_entry_id(wanted.last), wanted.bytes_max,
+        wanted.seal_epoch, wanted.wait_ms, encode_entry_id(wanted.wait_for), wanted.service,
+    )  # fmt: skip
 
 
 def parse_reads(data: bytes) -> tuple[Incarnation, list[ReadRange]]:
@@ -182,19 +236,36 @@ def parse_reads(data: bytes) -> tuple[Incarnation, list[ReadRange]]:
         FrameError: no such frame, too many ranges, or a wait that is too long or in company.
     """
     frame = parse_frame(data, b"DRDQ", _READ)
-    if len(frame.rows) > READ_ROW_COUNT_MAX:
+    ranges = [read_range(row[:8], headers_only=bool(row[8])) for row in frame.rows]
+    check_ranges(ranges)
+    return frame.incarnation, ranges
+
+
+def read_range(row: Sequence[Any], *, headers_only: bool) -> ReadRange:
+    """The range of a row of either version, from what both begin with.
+
+    Raises:
+        FrameError: the class of service is not known.
+    """
+    ledger_id, first, last, bytes_max, seal_epoch, wait_ms, wait_for, service = row
+    return ReadRange(
+        ledger_id, first, read_entry_id(last), bytes_max, seal_epoch, wait_ms,
+        read_entry_id(wait_for), read_service(service), headers_only,
+    )  # fmt: skip
+
+
+def check_ranges(ranges: Sequence[ReadRange]) -> None:
+    """Refuse what no request of either version has.
+
+    Raises:
+        FrameError: too many ranges, or a wait that is too long or in company.
+    """
+    if len(ranges) > READ_ROW_COUNT_MAX:
         raise FrameError(f"a read has {READ_ROW_COUNT_MAX} ranges at most")
-    ranges = [
-        ReadRange(
-            r[0], r[1], _read(r[2]), r[3], r[4], r[5], _read(r[6]), _service(r[7]), bool(r[8])
-        )
-        for r in frame.rows
-    ]
     if any(r.wait_ms for r in ranges) and len(ranges) > 1:
         raise FrameError("only a request of a single range may wait")
     if any(r.wait_ms * MS > LONG_POLL_MAX_US for r in ranges):
         raise FrameError("a long poll waits 60 s at most")
-    return frame.incarnation, ranges
 
 
 def pack_read_answers(answers: Sequence[ReadAnswer]) -> bytes:
@@ -206,8 +277,8 @@ def pack_read_answers(answers: Sequence[ReadAnswer]) -> bytes:
         size = len(table) + sum(len(body) for _, body in answer.entries)
         rows.append(
             (
-                answer.status, answer.is_sealed, 0, _encode(answer.lac), _encode(answer.highest),
-                len(answer.entries), size,
+                answer.status, answer.is_sealed, 0, encode_entry_id(answer.lac),
+                encode_entry_id(answer.highest), len(answer.entries), size,
             )
         )  # fmt: skip
         payload.append(table)
@@ -232,7 +303,13 @@ def parse_read_answers(data: bytes) -> list[ReadAnswer]:
         bodies = split_payload(part[count * _ITEM.size :], [size for _, size in table])
         entries = [(EntryId(item[0]), body) for item, body in zip(table, bodies, strict=True)]
         answers.append(
-            ReadAnswer(_status(status), _read(lac), _read(highest), bool(flags), entries)
+            ReadAnswer(
+                read_status(status),
+                read_entry_id(lac),
+                read_entry_id(highest),
+                bool(flags),
+                entries,
+            )
         )
     return answers
 
@@ -275,7 +352,7 @@ def parse_seals(data: bytes) -> tuple[Incarnation, list[Seal]]:
 
 def pack_lacs(incarnation: Incarnation, updates: Sequence[LacUpdate]) -> bytes:
     """Encode a LAC request."""
-    rows = [(u.ledger_id, _encode(u.lac), u.is_write) for u in updates]
+    rows = [(u.ledger_id, encode_entry_id(u.lac), u.is_write) for u in updates]
     return pack_frame(b"DLCQ", _LAC, rows, incarnation=incarnation)
 
 
@@ -286,13 +363,13 @@ def parse_lacs(data: bytes) -> tuple[Incarnation, list[LacUpdate]]:
         FrameError: no such frame.
     """
     frame = parse_frame(data, b"DLCQ", _LAC)
-    updates = [LacUpdate(row[0], _read(row[1]), bool(row[2] & 1)) for row in frame.rows]
+    updates = [LacUpdate(row[0], read_entry_id(row[1]), bool(row[2] & 1)) for row in frame.rows]
     return frame.incarnation, updates
 
 
 def pack_marks(magic: bytes, marks: Sequence[Marks]) -> bytes:
     """Encode the answer to a seal (`b"DSLR"`) or LAC (`b"DLCR"`) request."""
-    rows = [(m.status, 0, 0, _encode(m.lac), _encode(m.highest)) for m in marks]
+    rows = [(m.status, 0, 0, encode_entry_id(m.lac), encode_entry_id(m.highest)) for m in marks]
     return pack_frame(magic, _MARKS, rows)
 
 
@@ -303,25 +380,40 @@ def parse_marks(data: bytes, magic: bytes) -> list[Marks]:
         FrameError: no such frame.
     """
     frame: Frame = parse_frame(data, magic, _MARKS)
-    return [Marks(_status(row[0]), _read(row[3]), _read(row[4])) for row in frame.rows]
+    return [
+        Marks(read_status(row[0]), read_entry_id(row[3]), read_entry_id(row[4]))
+        for row in frame.rows
+    ]
 
 
-def _encode(entry: EntryId) -> int:
+def encode_entry_id(entry: EntryId) -> int:
+    """An entry id or LAC as a row has it."""
     return entry & WIRE_NOTHING
 
 
-def _read(number: int) -> EntryId:
+def read_entry_id(number: int) -> EntryId:
+    """An entry id or LAC of a row."""
     return NOTHING if number == WIRE_NOTHING else EntryId(number)
 
 
-def _status(number: int) -> BookieStatus:
+def read_status(number: int) -> BookieStatus:
+    """The status of a row.
+
+    Raises:
+        FrameError: the number is not known.
+    """
     try:
         return BookieStatus(number)
     except ValueError:
         raise FrameError(f"status {number} is not known") from None
 
 
-def _service(number: int) -> ServiceClass:
+def read_service(number: int) -> ServiceClass:
+    """The class of service of a row.
+
+    Raises:
+        FrameError: the number is not known.
+    """
     try:
         return ServiceClass(number)
     except ValueError:

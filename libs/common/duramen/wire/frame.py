@@ -18,7 +18,7 @@ from duramen.limits import ENTRY_BYTES_MAX, FRAME_BYTES_MAX
 
 # offset  size  field
 # 0       4     magic: which call this is
-# 4       1     version (1)
+# 4       1     version (1, of some calls a later one)
 # 5       1     flags, of the call
 # 6       2     size of one row in bytes
 # 8       4     number of rows
@@ -62,31 +62,32 @@ def pack_frame(
     *,
     incarnation: Incarnation = NO_INCARNATION,
     flags: int = 0,
+    version: int = VERSION,
 ) -> bytes:
     """Encode a frame: one pass over the rows, one copy of the payload."""
     table = b"".join([row.pack(*values) for values in rows])
     count = len(table) // row.size
     payload_bytes = sum(map(len, payload))
     head = _HEAD.pack(
-        magic, VERSION, flags, row.size, count, bytes.fromhex(incarnation), payload_bytes
+        magic, version, flags, row.size, count, bytes.fromhex(incarnation), payload_bytes
     )
     crc = google_crc32c.extend(google_crc32c.value(head), table)
     return b"".join([head, _CRC.pack(crc), table, *payload])
 
 
-def parse_frame(data: bytes, magic: bytes, row: struct.Struct) -> Frame:
-    """Check a frame and give its rows and payload.
+def parse_frame(data: bytes, magic: bytes, row: struct.Struct, *, version: int = VERSION) -> Frame:
+    """Check a frame of a version and give its rows and payload.
 
     Raises:
         FrameError: too short, too long, another kind or version, or the CRC does not match.
     """
     if not HEADER_BYTES <= len(data) <= FRAME_BYTES_HARD_MAX:
         raise FrameError(f"a frame has {HEADER_BYTES} to {FRAME_BYTES_HARD_MAX} bytes")
-    found, version, flags, row_bytes, count, incarnation, payload_bytes = _HEAD.unpack_from(data)
+    found, stated, flags, row_bytes, count, incarnation, payload_bytes = _HEAD.unpack_from(data)
     if found != magic:
         raise FrameError(f"expected a {magic!r} frame, not {found!r}")
-    if version != VERSION or row_bytes != row.size:
-        raise FrameError(f"frame version {version} with rows of {row_bytes} bytes is not spoken")
+    if stated != version or row_bytes != row.size:
+        raise FrameError(f"frame version {stated} with rows of {row_bytes} bytes is not spoken")
     end = HEADER_BYTES + count * row_bytes
     if count > ROW_COUNT_MAX or end + payload_bytes != len(data):
         raise FrameError("the frame's lengths do not add up")
@@ -115,6 +116,11 @@ def frame_size(head: bytes, magic: bytes) -> int:
 def row_size(data: bytes) -> int:
     """Bytes of a row, which tell versions of a kind apart; 0 if there is no whole head."""
     return int(_HEAD.unpack_from(data)[3]) if len(data) >= HEADER_BYTES else 0
+
+
+def frame_version(data: bytes) -> int:
+    """The version that a frame states, which is not checked yet; 0 if there is no whole head."""
+    return int(_HEAD.unpack_from(data)[1]) if len(data) >= HEADER_BYTES else 0
 
 
 def split_payload(payload: memoryview, lengths: Iterable[int]) -> list[memoryview]:
