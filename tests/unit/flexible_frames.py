@@ -5,10 +5,23 @@ Source: docs/protocol/envelopes.md.
 
 from __future__ import annotations
 
+from duramen.core.flexible.sending import ReadFilter
+from duramen.core.status import BookieStatus
 from duramen.ids import NOTHING, EntryId, Incarnation, LedgerId, NodeNumber
 from duramen.wire import bookie_calls as calls
-from duramen.wire.bookie_calls import Add, ServiceClass
+from duramen.wire.bookie_calls import Add, ReadRange, ServiceClass
 from duramen.wire.envelope import Envelope, encode_envelope
+from duramen.wire.flexible.filtered_answers import (
+    EnvelopeRun,
+    FilteredAnswer,
+    pack_filtered_answers,
+    parse_filtered_answers,
+)
+from duramen.wire.flexible.filtered_reads import (
+    FilteredRange,
+    pack_filtered_reads,
+    parse_filtered_reads,
+)
 
 LIFE = Incarnation("0123456789abcdef0123456789abcdef")
 LEDGER = LedgerId(7 << 32 | 3)
@@ -26,6 +39,46 @@ ADDS = [
     ),
 ]  # fmt: skip
 
+FILTER = ReadFilter(
+    frozenset(map(NodeNumber, (0, 4, 300))), {EntryId(0): NodeNumber(4), EntryId(64): NodeNumber(0)}
+)
+READS = [
+    FilteredRange(
+        ReadRange(LEDGER, EntryId(4), EntryId(9), 1 << 20, service=ServiceClass.CATCH_UP_READ),
+        filter_number=17, bound=EntryId(8), read_filter=FILTER, own=NodeNumber(300),
+        with_envelopes=True, is_digest=True,
+    ),
+    FilteredRange(
+        ReadRange(
+            LEDGER, EntryId(0), EntryId(4_095), 0, seal_epoch=3, service=ServiceClass.RECOVERY
+        ),
+        is_digest=True,
+    ),
+    FilteredRange(ReadRange(LEDGER, EntryId(4), EntryId(4), 100, headers_only=True)),
+]  # fmt: skip
+READ_ANSWERS = [
+    FilteredAnswer(
+        BookieStatus.OK, EntryId(8), EntryId(12), True, 17, EntryId(9),
+        entries=((EntryId(4), b"fifth"), (EntryId(6), b""), (EntryId(8), b"last")),
+        unvouched=((EntryId(5), EntryId(5)),),
+        runs=(
+            EnvelopeRun(EntryId(4), EntryId(6), STICKY),
+            EnvelopeRun(EntryId(8), EntryId(8), STICKY._replace(block=None)),
+        ),
+    ),
+    FilteredAnswer(
+        BookieStatus.OK, NOTHING, EntryId(7), False, 0, EntryId(4_096),
+        digests=((EntryId(0), 0xDEAD_BEEF), (EntryId(7), 7)),
+    ),
+    FilteredAnswer(BookieStatus.NOT_RELEASED, EntryId(3), EntryId(9), False, 17, EntryId(4)),
+]  # fmt: skip
+
 FLEXIBLE_FRAMES = {
     "bookie-add-envelopes": (calls.pack_adds(LIFE, ADDS), calls.parse_any_adds, (LIFE, ADDS)),
-}
+    "bookie-read-filtered": (
+        pack_filtered_reads(LIFE, READS), parse_filtered_reads, (LIFE, READS),
+    ),
+    "bookie-read-filtered-answer": (
+        pack_filtered_answers(READ_ANSWERS), parse_filtered_answers, READ_ANSWERS,
+    ),
+}  # fmt: skip

@@ -87,7 +87,7 @@ ADDS = [
     Add(LEDGER, EntryId(0), NOTHING, b"first"),
     Add(LEDGER, EntryId(5), EntryId(4), b"", True, ServiceClass.RECOVERY, 3),
 ]
-STATUSES = [status for status in BookieStatus if status < 100]
+STATUSES = [status for status in BookieStatus if status <= BookieStatus.INVALID]
 READS = [
     ReadRange(LEDGER, EntryId(4), EntryId(9), 1 << 20, seal_epoch=3, service=ServiceClass.RECOVERY),
     ReadRange(LEDGER, EntryId(0), NOTHING, 0, headers_only=True),
@@ -180,7 +180,7 @@ FRAMES: dict[str, tuple[bytes, Parse, Any]] = {
 }  # fmt: skip
 
 
-VERSIONS = {"bookie-pull": 2, "bookie-add-envelopes": 2}
+VERSIONS = {"bookie-pull": 2, **dict.fromkeys(FLEXIBLE_FRAMES, 2)}
 """Of those that are not at their first one."""
 
 

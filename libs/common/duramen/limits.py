@@ -103,6 +103,16 @@ READ_BYTES_MAX: Final = 16 * MIB
 READ_ROW_COUNT_MAX: Final = 4_096
 """Ranges of one read: the event loop plans them in some 50 ms."""
 
+FILTERED_ENTRY_COUNT_MAX: Final = 65_536
+FILTERED_RANGE_COUNT_MAX: Final = 4_096
+"""What one range of a read of version 2 meets and tells: entries; and runs of one envelope, and
+ranges that the bookie cannot vouch for."""
+
+FILTER_NODE_COUNT_MAX: Final = 256
+FILTER_BLOCK_COUNT_MAX: Final = 64
+"""Nodes and sticky blocks of one reader's filter: as many nodes as a segment has, and blocks ahead
+of a reader for some gigabytes."""
+
 READ_QUEUE_WAIT_MAX_US: Final = 2 * SECOND
 """A read that waited so long for a thread is refused: whoever asked, asks elsewhere by then."""
 

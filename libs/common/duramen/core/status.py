@@ -33,6 +33,8 @@ class BookieStatus(enum.IntEnum):
     READ_ONLY = 8
     INVALID = 9
     """The bytes or the numbers of the request are wrong."""
+    NOT_RELEASED = 10
+    """A read of version 2 that begins above what may be shown (R30): no absence, ask again."""
     UNREACHABLE = 100
     """Made by the caller: no connection; the request was not processed, as far as is known."""
     TIMEOUT = 101

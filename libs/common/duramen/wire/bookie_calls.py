@@ -322,17 +322,22 @@ def verify_read(answer: ReadAnswer, wanted: ReadRange) -> ReadAnswer:
     checked: list[tuple[EntryId, bytes]] = []
     for entry_id, view in answer.entries:
         body = bytes(view)
-        try:
-            info = read_entry_info(body) if wanted.headers_only else check_entry(body)
-        except EntryError:
-            break
-        if (info.ledger_id, info.entry_id) != (wanted.ledger_id, entry_id):
+        if not is_body_of(body, wanted, entry_id):
             break
         checked.append((entry_id, body))
     if len(checked) == len(answer.entries):
         return answer._replace(entries=checked)
     status = answer.status if checked else BookieStatus.UNKNOWN
     return answer._replace(entries=checked, status=status)
+
+
+def is_body_of(body: bytes, wanted: ReadRange, entry_id: EntryId) -> bool:
+    """Whether a body is this entry, whole and unharmed, or its header where only that was asked."""
+    try:
+        info = read_entry_info(body) if wanted.headers_only else check_entry(body)
+    except EntryError:
+        return False
+    return (info.ledger_id, info.entry_id) == (wanted.ledger_id, entry_id)
 
 
 def pack_seals(incarnation: Incarnation, seals: Sequence[Seal]) -> bytes:

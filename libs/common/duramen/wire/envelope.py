@@ -19,6 +19,7 @@ from duramen.ids import EntryId, LedgerId, NodeNumber
 # 1       1     members n, 1 … 255
 # 2       4     sticky block: the id of its first entry; 0xFFFF_FFFF: none
 # 6       2n    copyset: node numbers, each once, in the order in which they send
+#               (up to here: the content)
 # 6 + 2n  4     CRC32C of ledger id (8), entry id (4), identity (4) and all bytes before
 
 VERSION: Final = 1
@@ -50,11 +51,16 @@ def encode_envelope(
     envelope: Envelope, ledger_id: LedgerId, entry: EntryId, identity: int
 ) -> bytes:
     """Encode the envelope of one entry; members beyond MEMBERS_MAX are not named."""
+    content = encode_content(envelope)
+    return content + _CRC.pack(_checksum(content, ledger_id, entry, identity))
+
+
+def encode_content(envelope: Envelope) -> bytes:
+    """Encode all but the checksum: what entries of a block have in common."""
     copyset = envelope.copyset[:MEMBERS_MAX]
     assert copyset and len(set(copyset)) == len(copyset), envelope
     block = _NO_BLOCK if envelope.block is None else envelope.block
-    content = _HEAD.pack(VERSION, len(copyset), block) + struct.pack(f"<{len(copyset)}H", *copyset)
-    return content + _CRC.pack(_checksum(content, ledger_id, entry, identity))
+    return _HEAD.pack(VERSION, len(copyset), block) + struct.pack(f"<{len(copyset)}H", *copyset)
 
 
 def parse_envelope(data: bytes, ledger_id: LedgerId, entry: EntryId, identity: int) -> Envelope:
@@ -68,11 +74,22 @@ def parse_envelope(data: bytes, ledger_id: LedgerId, entry: EntryId, identity: i
     content, crc = data[: -_CRC.size], data[-_CRC.size :]
     if _CRC.unpack(crc)[0] != _checksum(content, ledger_id, entry, identity):
         raise EnvelopeError(f"the envelope's checksum is not that of entry {entry}")
+    return parse_content(content)
+
+
+def parse_content(content: bytes) -> Envelope:
+    """Read all but the checksum, which was verified or stands elsewhere.
+
+    Raises:
+        EnvelopeError: the bytes are none.
+    """
+    if len(content) < _HEAD.size:
+        raise EnvelopeError(f"an envelope's content of {len(content)} bytes")
     version, count, block = _HEAD.unpack_from(content)
     if version != VERSION:
         raise EnvelopeError(f"the envelope's version {version} is not known")
-    if len(content) != _HEAD.size + 2 * count:
-        raise EnvelopeError(f"an envelope of {len(data)} bytes for {count} members")
+    if not count or len(content) != _HEAD.size + 2 * count:
+        raise EnvelopeError(f"an envelope's content of {len(content)} bytes for {count} members")
     copyset = struct.unpack_from(f"<{count}H", content, _HEAD.size)
     if len(set(copyset)) != count or _NO_NUMBER in copyset:
         raise EnvelopeError(f"the envelope names {list(copyset)}")

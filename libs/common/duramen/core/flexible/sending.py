@@ -15,12 +15,9 @@ docs/protocol/envelopes.md "Read: `POST /b/read`, version 2", V8, V12, V13.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from duramen.ids import EntryId, NodeNumber
-
-FILTER_NODE_COUNT_MAX: Final = 256
-FILTER_BLOCK_COUNT_MAX: Final = 64
 
 
 class ReadFilter(NamedTuple):

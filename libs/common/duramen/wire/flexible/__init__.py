@@ -1,0 +1,1 @@
+"""Calls to bookies that only flexible segments need: reads of version 2."""
