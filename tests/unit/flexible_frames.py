@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from duramen.core.flexible.sending import ReadFilter
 from duramen.core.status import BookieStatus
-from duramen.ids import NOTHING, EntryId, Incarnation, LedgerId, NodeNumber
+from duramen.ids import NOTHING, BookieId, EntryId, Incarnation, LedgerId, Member, NodeNumber
 from duramen.wire import bookie_calls as calls
 from duramen.wire.bookie_calls import Add, ReadRange, ServiceClass
 from duramen.wire.envelope import Envelope, encode_envelope
@@ -22,6 +22,7 @@ from duramen.wire.flexible.filtered_reads import (
     pack_filtered_reads,
     parse_filtered_reads,
 )
+from duramen.wire.repair_calls import Pull, PullMap, Source, pack_pull, parse_any_pull
 
 LIFE = Incarnation("0123456789abcdef0123456789abcdef")
 LEDGER = LedgerId(7 << 32 | 3)
@@ -73,6 +74,15 @@ READ_ANSWERS = [
     FilteredAnswer(BookieStatus.NOT_RELEASED, EntryId(3), EntryId(9), False, 17, EntryId(4)),
 ]  # fmt: skip
 
+PULL = Pull(
+    LEDGER,
+    ranges=[(EntryId(0), EntryId(0)), (EntryId(4), EntryId(9))],
+    sources=[Source(Member(BookieId("bookie-2"), LIFE), "")],
+    lac=EntryId(9),
+    budget_bytes=1 << 20,
+    node_map=PullMap(NodeNumber(4), (NodeNumber(0), NodeNumber(4), NodeNumber(300))),
+)
+
 FLEXIBLE_FRAMES = {
     "bookie-add-envelopes": (calls.pack_adds(LIFE, ADDS), calls.parse_any_adds, (LIFE, ADDS)),
     "bookie-read-filtered": (
@@ -81,4 +91,5 @@ FLEXIBLE_FRAMES = {
     "bookie-read-filtered-answer": (
         pack_filtered_answers(READ_ANSWERS), parse_filtered_answers, READ_ANSWERS,
     ),
+    "bookie-pull-mapped": (pack_pull(LIFE, PULL), parse_any_pull, (LIFE, PULL)),
 }  # fmt: skip

@@ -19,7 +19,7 @@ from duramen.core.flexible.sending import ReadFilter
 from duramen.core.segment import Totals
 from duramen.core.status import BookieStatus
 from duramen.ids import NOTHING, EntryId, LedgerId, NodeNumber
-from duramen.limits import FILTER_BLOCK_COUNT_MAX, FILTER_NODE_COUNT_MAX
+from duramen.limits import FILTER_BLOCK_COUNT_MAX, MAP_NODE_COUNT_MAX
 from duramen.wire import bookie_calls as calls
 from duramen.wire.bookie_calls import Add, ReadRange, ServiceClass
 from duramen.wire.entry import encode_entry
@@ -39,7 +39,9 @@ from duramen.wire.flexible.filtered_reads import (
 )
 from duramen.wire.flexible.read_filter import encode_filter, parse_filter
 from duramen.wire.frame import HEADER_BYTES, FrameError, frame_version
-from tests.unit.flexible_frames import ADDS, FILTER, LEDGER, LIFE, READ_ANSWERS, STICKY
+from duramen.wire.repair_calls import PullMap, pack_pull, parse_any_pull, parse_pull
+from tests.golden import read_golden
+from tests.unit.flexible_frames import ADDS, FILTER, LEDGER, LIFE, PULL, READ_ANSWERS, STICKY
 
 entry_ids = st.integers(0, 0xFFFF_FFFE).map(EntryId)
 
@@ -152,7 +154,7 @@ def test_a_filtered_read_waits_as_any_other() -> None:
 
 PLAIN = FilteredRange(ReadRange(LEDGER, EntryId(4), EntryId(9), 100))
 WIDEST = ReadFilter(
-    frozenset(NodeNumber(number) for number in range(FILTER_NODE_COUNT_MAX)),
+    frozenset(NodeNumber(number) for number in range(MAP_NODE_COUNT_MAX)),
     {EntryId(block): NodeNumber(0) for block in range(FILTER_BLOCK_COUNT_MAX)},
 )
 
@@ -426,3 +428,49 @@ def test_headers_alone_are_verified_by_what_they_name() -> None:
     asked = ASKED._replace(wanted=ASKED.wanted._replace(headers_only=True))
     heads = tuple((entry, bytes(body[:64])) for entry, body in SENT.entries)
     assert verify_filtered(SENT._replace(entries=heads), asked).entries == heads
+
+
+# --- Pulls ---------------------------------------------------------------------------------------
+
+
+@given(st.sets(numbers, min_size=1, max_size=9).flatmap(
+    lambda found: st.tuples(st.sampled_from(sorted(found)), st.just(tuple(sorted(found))))
+))  # fmt: skip
+def test_the_map_of_a_pull_comes_out_as_it_went_in(
+    node_map: tuple[NodeNumber, tuple[NodeNumber, ...]],
+) -> None:
+    pull = PULL._replace(node_map=PullMap(*node_map))
+    assert parse_any_pull(pack_pull(LIFE, pull)) == (LIFE, pull)
+
+
+def test_a_pull_without_a_map_is_that_of_version_2_and_one_with_it_is_refused_whole() -> None:
+    plain = pack_pull(LIFE, PULL._replace(node_map=None))
+    assert plain == read_golden("frame-bookie-pull-v2.bin", None)
+    assert parse_any_pull(plain) == parse_pull(plain) == (LIFE, PULL._replace(node_map=None))
+    with pytest.raises(FrameError, match="frame version 3 with rows of 28 bytes is not spoken"):
+        parse_pull(pack_pull(LIFE, PULL))
+
+
+@pytest.mark.parametrize(
+    ("own", "found", "why"),
+    [
+        (4, (), "1 to 256 numbers"),
+        (4, range(257), "1 to 256 numbers"),
+        (4, (4, 0), "the numbers of a pull's map rise"),
+        (4, (4, 4), "the numbers of a pull's map rise"),
+        (4, (4, 0xFFFF), "65535 is no number"),
+        (5, (0, 4), "who pulls, 5, is not in the pull's map"),
+    ],
+)
+def test_the_map_of_a_pull_that_makes_no_sense_is_refused(
+    own: int, found: Sequence[int], why: str
+) -> None:
+    node_map = PullMap(NodeNumber(own), tuple(map(NodeNumber, found)))
+    with pytest.raises(FrameError, match=why):
+        parse_any_pull(pack_pull(LIFE, PULL._replace(node_map=node_map)))
+
+
+def test_a_pull_that_counts_more_numbers_than_came_is_refused() -> None:
+    frame = change_row(pack_pull(LIFE, PULL), 26, b"\xff\x00")
+    with pytest.raises(FrameError, match="lengths do not add up"):
+        parse_any_pull(frame)

@@ -180,7 +180,7 @@ FRAMES: dict[str, tuple[bytes, Parse, Any]] = {
 }  # fmt: skip
 
 
-VERSIONS = {"bookie-pull": 2, **dict.fromkeys(FLEXIBLE_FRAMES, 2)}
+VERSIONS = {**dict.fromkeys(FLEXIBLE_FRAMES, 2), "bookie-pull": 2, "bookie-pull-mapped": 3}
 """Of those that are not at their first one."""
 
 
@@ -347,7 +347,10 @@ def test_only_a_single_range_may_wait_and_not_for_ever() -> None:
         calls.parse_reads(calls.pack_reads(LIFE, [long]))
 
 
-@pytest.mark.parametrize("name", ["bookie-inventory-answer", "bookie-pull", "bookie-pull-answer"])
+@pytest.mark.parametrize(
+    "name",
+    ["bookie-inventory-answer", "bookie-pull", "bookie-pull-answer", "bookie-pull-mapped"],
+)
 def test_a_flipped_bit_in_what_repair_decides_on_is_noticed(name: str) -> None:
     spelt, parse, _ = FRAMES[name]
     for at in range(HEADER_BYTES, len(spelt)):

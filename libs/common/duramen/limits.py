@@ -108,10 +108,10 @@ FILTERED_RANGE_COUNT_MAX: Final = 4_096
 """What one range of a read of version 2 meets and tells: entries; and runs of one envelope, and
 ranges that the bookie cannot vouch for."""
 
-FILTER_NODE_COUNT_MAX: Final = 256
+MAP_NODE_COUNT_MAX: Final = 256
 FILTER_BLOCK_COUNT_MAX: Final = 64
-"""Nodes and sticky blocks of one reader's filter: as many nodes as a segment has, and blocks ahead
-of a reader for some gigabytes."""
+"""Nodes of a segment, which a filter or a pull may name; and sticky blocks of one filter, some
+gigabytes ahead of its reader."""
 
 READ_QUEUE_WAIT_MAX_US: Final = 2 * SECOND
 """A read that waited so long for a thread is refused: whoever asked, asks elsewhere by then."""

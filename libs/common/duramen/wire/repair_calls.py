@@ -8,7 +8,7 @@ as in `wire.bookie_calls`.
 
 Not here: which entries are to be compared or copied (`core.repair`), and the adds and reads that a
 pull is made of (`wire.bookie_calls`). Called by the auditor and by bookies. Source:
-docs/protocol/repair.md, R9, R21, docs/protocol/wire.md.
+docs/protocol/repair.md, R9, R21, docs/protocol/wire.md, docs/protocol/envelopes.md.
 """
 
 from __future__ import annotations
@@ -22,9 +22,24 @@ from typing import Any, Final, NamedTuple
 import google_crc32c
 
 from duramen.core.status import BookieStatus
-from duramen.ids import NOTHING, WIRE_NOTHING, BookieId, EntryId, Incarnation, LedgerId, Member
-from duramen.limits import INVENTORY_ROW_COUNT_MAX, PULL_RANGE_COUNT_MAX, PULL_SOURCE_COUNT_MAX
-from duramen.wire.frame import FrameError, pack_frame, parse_frame
+from duramen.ids import (
+    NOTHING,
+    WIRE_NOTHING,
+    BookieId,
+    EntryId,
+    Incarnation,
+    LedgerId,
+    Member,
+    NodeNumber,
+)
+from duramen.limits import (
+    INVENTORY_ROW_COUNT_MAX,
+    MAP_NODE_COUNT_MAX,
+    PULL_RANGE_COUNT_MAX,
+    PULL_SOURCE_COUNT_MAX,
+)
+from duramen.wire.flexible.read_filter import read_numbers
+from duramen.wire.frame import FrameError, frame_version, pack_frame, parse_frame
 
 # inventory  row  ledger u64, first u32, last u32
 #            row  status u8, 0 u8, 0 u16, LAC u32, highest entry u32, next u32, entries u32,
@@ -33,6 +48,8 @@ from duramen.wire.frame import FrameError, pack_frame, parse_frame
 # pull       row  ledger u64, LAC u32, most bytes u32, ranges u32, CRC32C of the payload u32
 #                 payload: ranges × (first u32, last u32), then the sources as JSON
 #                 (of version 1 each source has its data URL as a third part)
+#            row  of version 3: … number of who pulls u16, numbers u16
+#                 payload: ranges, then numbers × u16, then the sources
 #            row  status u8, 0 u8, 0 u16, next u32, entries u32, bytes u64, ranges u32,
 #                 CRC32C of the payload u32
 #                 payload: ranges × (first u32, last u32, status u32)
@@ -40,12 +57,15 @@ from duramen.wire.frame import FrameError, pack_frame, parse_frame
 _INVENTORY = struct.Struct("<QII")
 _INVENTORY_ANSWER = struct.Struct("<BBHIIIIII")
 _PULL = struct.Struct("<QIIII")
+_PULL_V3 = struct.Struct("<QIIIIHH")
 _PULL_ANSWER = struct.Struct("<BBHIIQII")
 _PAIR = struct.Struct("<II")
 _RESULT = struct.Struct("<III")
 
 INVENTORY_PATH: Final = "/b/inventory"
 PULL_PATH: Final = "/b/pull"
+
+PULL_VERSION_MAPPED: Final = 3
 
 _TEXT_LENGTH_MAX: Final = 512
 
@@ -86,6 +106,15 @@ class Source(NamedTuple):
     data_url: str
 
 
+class PullMap(NamedTuple):
+    """The nodes of a flexible segment that a copyset may name, who pulls among them."""
+
+    own: NodeNumber
+    """Of who pulls: it is in the map before it has anything."""
+    numbers: tuple[NodeNumber, ...]
+    """Rising, at most MAP_NODE_COUNT_MAX."""
+
+
 class Pull(NamedTuple):
     """Fetch `ranges` of a ledger from `sources`, tried in their order.
 
@@ -98,6 +127,8 @@ class Pull(NamedTuple):
     sources: Sequence[Source]
     lac: EntryId
     budget_bytes: int
+    node_map: PullMap | None = None
+    """Of a flexible segment: each copy gets an envelope made of the source's (version 3)."""
 
 
 class PulledRange(NamedTuple):
@@ -185,35 +216,74 @@ def parse_inventory_answer(data: bytes) -> InventoryAnswer:
 
 
 def pack_pull(incarnation: Incarnation, pull: Pull) -> bytes:
-    """Encode a pull request; where the sources are is not told."""
+    """Encode a pull request; where the sources are is not told. With a map it is version 3."""
     sources = [[*source.member] for source in pull.sources]
+    node_map = pull.node_map
     table = b"".join([_PAIR.pack(*pair) for pair in pull.ranges])
+    if node_map is not None:
+        table += struct.pack(f"<{len(node_map.numbers)}H", *node_map.numbers)
     payload = table + json.dumps(sources, separators=(",", ":")).encode()
     row = (
         pull.ledger_id, _encode(pull.lac), pull.budget_bytes, len(pull.ranges),
         google_crc32c.value(payload),
     )  # fmt: skip
-    return pack_frame(b"DPLQ", _PULL, [row], [payload], incarnation=incarnation)
+    if node_map is None:
+        return pack_frame(b"DPLQ", _PULL, [row], [payload], incarnation=incarnation)
+    mapped = (*row, node_map.own, len(node_map.numbers))
+    return pack_frame(
+        b"DPLQ", _PULL_V3, [mapped], [payload],
+        incarnation=incarnation, version=PULL_VERSION_MAPPED,
+    )  # fmt: skip
 
 
 def parse_pull(data: bytes) -> tuple[Incarnation, Pull]:
-    """Read a pull request.
+    """Read a pull request of a version before 3.
 
     Raises:
         FrameError: no such frame, its payload is damaged, too many or no ranges or sources, or
             ranges that do not rise.
     """
     frame = parse_frame(data, b"DPLQ", _PULL)
-    ledger_id, lac, budget_bytes, range_count, crc = _only_row(frame.rows)
-    payload = _checked(frame.payload, crc)
+    pull, rest = _read_pull(_only_row(frame.rows), frame.payload)
+    return frame.incarnation, pull._replace(sources=_read_sources(rest))
+
+
+def parse_any_pull(data: bytes) -> tuple[Incarnation, Pull]:
+    """Read a pull request of any version, for who keeps envelopes.
+
+    Raises:
+        FrameError: as of `parse_pull`; or a map that does not rise, has no or too many numbers, or
+            lacks who pulls.
+    """
+    if frame_version(data) != PULL_VERSION_MAPPED:
+        return parse_pull(data)
+    frame = parse_frame(data, b"DPLQ", _PULL_V3, version=PULL_VERSION_MAPPED)
+    *row, own, count = _only_row(frame.rows)
+    pull, rest = _read_pull(tuple(row), frame.payload)
+    if not 0 < count <= MAP_NODE_COUNT_MAX:
+        raise FrameError(f"a pull's map has 1 to {MAP_NODE_COUNT_MAX} numbers")
+    if len(rest) < 2 * count:
+        raise FrameError("the frame's lengths do not add up")
+    numbers = read_numbers(rest[: 2 * count], "the numbers of a pull's map")
+    if own not in numbers:
+        raise FrameError(f"who pulls, {own}, is not in the pull's map")
+    node_map = PullMap(NodeNumber(own), numbers)
+    sources = _read_sources(rest[2 * count :])
+    return frame.incarnation, pull._replace(sources=sources, node_map=node_map)
+
+
+def _read_pull(row: tuple[Any, ...], whole: memoryview) -> tuple[Pull, bytes]:
+    """What all versions have, and the payload behind the ranges."""
+    ledger_id, lac, budget_bytes, range_count, crc = row
+    payload = _checked(whole, crc)
     if not 0 < range_count <= PULL_RANGE_COUNT_MAX:
         raise FrameError(f"a pull has 1 to {PULL_RANGE_COUNT_MAX} ranges")
-    if len(payload) < range_count * _PAIR.size:
+    ranges_end = range_count * _PAIR.size
+    if len(payload) < ranges_end:
         raise FrameError("the frame's lengths do not add up")
-    ranges = list(_PAIR.iter_unpack(payload[: range_count * _PAIR.size]))
+    ranges = list(_PAIR.iter_unpack(payload[:ranges_end]))
     _check_ranges(ranges)
-    sources = _read_sources(payload[range_count * _PAIR.size :])
-    return frame.incarnation, Pull(ledger_id, ranges, sources, _read(lac), budget_bytes)
+    return Pull(ledger_id, ranges, (), _read(lac), budget_bytes), payload[ranges_end:]
 
 
 def pack_pull_answer(answer: PullAnswer) -> bytes:

@@ -19,7 +19,7 @@ import google_crc32c
 
 from duramen.core.flexible.sending import ReadFilter
 from duramen.ids import WIRE_NOTHING, EntryId, NodeNumber
-from duramen.limits import FILTER_BLOCK_COUNT_MAX, FILTER_NODE_COUNT_MAX
+from duramen.limits import FILTER_BLOCK_COUNT_MAX, MAP_NODE_COUNT_MAX
 from duramen.wire.frame import FrameError
 
 # offset       size  field
@@ -40,7 +40,7 @@ _CRC: Final = struct.Struct("<I")
 def encode_filter(read_filter: ReadFilter) -> bytes:
     """Encode a filter."""
     up, blocks = sorted(read_filter.up), sorted(read_filter.senders.items())
-    assert len(up) <= FILTER_NODE_COUNT_MAX and len(blocks) <= FILTER_BLOCK_COUNT_MAX, read_filter
+    assert len(up) <= MAP_NODE_COUNT_MAX and len(blocks) <= FILTER_BLOCK_COUNT_MAX, read_filter
     data = _HEAD.pack(len(up), len(blocks)) + struct.pack(f"<{len(up)}H", *up)
     data += b"".join([_BLOCK.pack(*block) for block in blocks])
     return data + _CRC.pack(google_crc32c.value(data))
@@ -58,8 +58,8 @@ def parse_filter(data: bytes) -> ReadFilter:
     if _CRC.unpack(crc)[0] != google_crc32c.value(content):
         raise FrameError("the filter's CRC does not match")
     node_count, block_count = _HEAD.unpack_from(content)
-    if node_count > FILTER_NODE_COUNT_MAX:
-        raise FrameError(f"a filter names {FILTER_NODE_COUNT_MAX} nodes at most")
+    if node_count > MAP_NODE_COUNT_MAX:
+        raise FrameError(f"a filter names {MAP_NODE_COUNT_MAX} nodes at most")
     if block_count > FILTER_BLOCK_COUNT_MAX:
         raise FrameError(f"a filter names {FILTER_BLOCK_COUNT_MAX} blocks at most")
     blocks_at = _HEAD.size + 2 * node_count
