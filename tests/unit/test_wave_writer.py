@@ -159,6 +159,25 @@ def test_a_replaced_disk_takes_back_what_was_answered_before() -> None:
     writer.validate()
 
 
+def test_what_is_taken_back_in_bulk_goes_out_again_some_at_a_time() -> None:
+    world = WaveWorld((4,), RP(2), is_ordered=False)
+    writer, members = world.writer, [bookie.member for bookie in world.bookies]
+    world.add()  # incomplete: it holds LNG
+    for _ in range(60):
+        entry = world.add(10)
+        for number in list(writer.window[entry].pending):
+            writer.on_add(members[number], entry, BookieStatus.OK, MS)
+    world.replace_disks(1)
+    sent_count = len(world.sent)
+    assert not writer.on_add(members[1], EntryId(0), BookieStatus.WRONG_INCARNATION, MS)
+    undone_count = len(writer._window.incomplete)
+    assert undone_count > 20
+    world.run_for(MS // 10)
+    assert len(world.sent) - sent_count <= PIPELINE_ENTRY_COUNT
+    world.run_for(5 * SECOND)
+    assert writer.lac == writer.lap and not writer._window.incomplete
+
+
 def test_nothing_that_a_gone_node_answers_counts() -> None:
     """Its OK was on its way when its disks were replaced."""
     world = WaveWorld((3,), RP(2, 1, 1, 1))

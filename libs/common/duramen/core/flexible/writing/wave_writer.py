@@ -362,6 +362,8 @@ class WaveWriter:
         acknowledged = self._window.acknowledge(entry)
         if self._window.pass_complete():
             self._release.note_moved(self._window.lng, now_us)
+        if len(self._window.incomplete) >= PIPELINE_ENTRY_COUNT:
+            self._send_waiting(now_us)  # many were taken back: the next ones' turn has come
         return acknowledged
 
     def _on_failed(

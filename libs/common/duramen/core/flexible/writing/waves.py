@@ -138,7 +138,7 @@ class WaveWindow:
         """Its disks were replaced: nothing of it counts, whether acknowledged or not."""
         undone = [entry for entry in self.entries if self._take_back_from(entry, node)]
         for entry in undone:
-            entry.is_complete = False
+            entry.is_complete, entry.is_late = False, True  # its waves are over
             entry.incomplete_since_us = now_us
             self.incomplete[entry.entry] = entry
             self.incomplete_bytes += len(entry.payload)
