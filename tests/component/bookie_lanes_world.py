@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, cast
 
+from duramen.core.flexible.recovery import Digest
 from duramen.core.placement.node_states import NodeStates
 from duramen.core.sequencer.effects import SendAdd, StoredEntry
 from duramen.core.status import BookieStatus
@@ -36,7 +37,7 @@ class Call(NamedTuple):
 
     @property
     def entries(self) -> list[int]:
-        return [add.entry_id for add in calls.parse_adds(self.body)[1]]
+        return [add.entry_id for add in calls.parse_any_adds(self.body)[1]]
 
 
 Decide = Callable[[Call], Awaitable[bytes]]
@@ -78,6 +79,8 @@ class Sink:
     def __init__(self) -> None:
         self.adds: list[tuple[int, BookieStatus]] = []
         self.others: list[BookieStatus] = []
+        self.stored: list[StoredEntry | None] = []
+        self.digests: list[Digest | None] = []
 
     def on_add(self, _member: Member, _epoch: Epoch, entry: EntryId, status: BookieStatus) -> None:
         self.adds.append((entry, status))
@@ -94,9 +97,16 @@ class Sink:
         _epoch: Epoch,
         _entry: EntryId,
         status: BookieStatus,
-        _stored: StoredEntry | None,
+        stored: StoredEntry | None,
     ) -> None:
         self.others.append(status)
+        self.stored.append(stored)
+
+    def on_digest(
+        self, _member: Member, _epoch: Epoch, status: BookieStatus, digest: Digest | None
+    ) -> None:
+        self.others.append(status)
+        self.digests.append(digest)
 
     def flush(self) -> None:
         pass

@@ -15,7 +15,7 @@ from duramen.core.status import BookieStatus
 from duramen.ids import EntryId, Epoch, LogId
 from duramen.limits import STORE_TIMEOUT_US
 from duramen.runtime.http_client import NoAnswerError, OverloadedError, UnreachableError
-from duramen.runtime.sequencer import bookie_lanes
+from duramen.runtime.sequencer import store_lane
 from duramen.units import MS
 from duramen.wire import bookie_calls as calls
 from tests.component.bookie_lanes_world import (
@@ -50,7 +50,7 @@ def test_a_frame_refused_for_overload_is_sent_again_as_advised() -> None:
 
 
 def test_rows_refused_for_overload_are_sent_again_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bookie_lanes, "OVERLOADED_PAUSE_US", 1 * MS)
+    monkeypatch.setattr(store_lane, "OVERLOADED_PAUSE_US", 1 * MS)
 
     async def scenario(world: World) -> None:
         async def decide(call: Call) -> bytes:
@@ -72,8 +72,8 @@ def test_rows_refused_for_overload_are_sent_again_alone(monkeypatch: pytest.Monk
 def test_a_bookie_that_stays_full_for_the_whole_time_out_fails_its_member(
     monkeypatch: pytest.MonkeyPatch, *, is_whole_call: bool
 ) -> None:
-    monkeypatch.setattr(bookie_lanes, "STORE_TIMEOUT_US", 20 * MS)
-    monkeypatch.setattr(bookie_lanes, "OVERLOADED_PAUSE_US", 5 * MS)
+    monkeypatch.setattr(store_lane, "STORE_TIMEOUT_US", 20 * MS)
+    monkeypatch.setattr(store_lane, "OVERLOADED_PAUSE_US", 5 * MS)
 
     async def scenario(world: World) -> None:
         async def refuse_rows(call: Call) -> bytes:

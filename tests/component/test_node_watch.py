@@ -25,7 +25,7 @@ from duramen.ids import NOTHING, BookieId, Incarnation, LogId, Member, Sequencer
 from duramen.limits import STORE_TIMEOUT_US
 from duramen.runtime.http_client import NoAnswerError
 from duramen.runtime.registry import Roster
-from duramen.runtime.sequencer import bookie_lanes, node_watch
+from duramen.runtime.sequencer import bookie_lanes, node_watch, store_lane
 from duramen.runtime.sequencer.bookie_lanes import BookieLanes
 from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.runtime.sequencer.node_watch import NodeWatch
@@ -133,7 +133,7 @@ async def world_of_three() -> AsyncIterator[World]:
 def still(monkeypatch: pytest.MonkeyPatch) -> None:
     """Time stands for the lists, but for 1 µs a look: nothing that is listed is taken off."""
     looks = itertools.count(1)
-    for module in (bookie_lanes, node_watch):
+    for module in (bookie_lanes, node_watch, store_lane):
         monkeypatch.setattr(module, "_read_clock_us", looks.__next__)
 
 

@@ -113,6 +113,31 @@ def member(index: int) -> Member:
     return Member(BookieId(f"b{index}"), Incarnation(f"{index:032x}"))
 
 
+def test_flexible_epochs_may_use_who_keeps_envelopes_also_while_it_is_away() -> None:
+    async def scenario(world: World) -> None:
+        for index in (0, 1, 2):
+            for path in (f"{PATHS.bookies}/b{index}", f"{PATHS.available}/b{index}"):
+                stored = await world.store.get(path)
+                assert stored is not None
+                formats = {"formats": {"envelope": 1}} if index else {}
+                fields = {**read_node(stored.data), **formats}
+                await world.store.set(path, encode_node(fields), version=stored.version)
+        await wait_for(lambda: len(world.context.serving) == 2)
+        assert [bookie.bookie for bookie in world.context.serving] == ["b1", "b2"]
+        roster = world.context.roster
+        assert {member.bookie for member in roster} == {f"b{index}" for index in range(6)}
+        stored = await world.store.get(f"{PATHS.available}/b1")
+        assert stored is not None
+        await world.store.delete(f"{PATHS.available}/b1", version=stored.version)
+        await wait_for(lambda: len(world.context.roster) == 5)
+        assert [b.is_absent for b in world.context.serving] == [True, False]
+        roster = world.context.roster
+        world.surveyor._refresh()
+        assert world.context.roster is roster, "writers look anew when it is another object"
+
+    with_world(scenario)
+
+
 def test_a_bookie_that_came_back_is_the_last_choice_until_it_has_stayed() -> None:
     async def scenario(world: World) -> None:
         seen: list[bool] = []

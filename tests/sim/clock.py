@@ -23,7 +23,13 @@ from uuid import UUID
 
 from duramen.ids import Incarnation
 from duramen.runtime.reading import bookies, cold_reads, log_reader, tail
-from duramen.runtime.sequencer import bookie_lanes, history, log_driver, node_watch
+from duramen.runtime.sequencer import (
+    bookie_lanes,
+    history,
+    log_driver,
+    node_watch,
+    store_lane,
+)
 from duramen.units import SECOND
 from duramen.wire import bookie_calls
 from duramen_bookie import handlers, identity, storage
@@ -203,9 +209,9 @@ def _list_bindings(world: World, seed: int) -> list[_Binding]:
     return [
         *(_Binding(m, "now_us", now_us) for m in (auditor, worker, readings, operations)),
         *(_Binding(m, "now_us", now_us) for m in _list_timed()),
-        *(_Binding(m, "_read_clock_us", now_us) for m in (bookie_lanes, node_watch)),
+        *(_Binding(m, "_read_clock_us", now_us) for m in (bookie_lanes, node_watch, store_lane)),
         _Binding(node_watch, "LISTED", _Silence()),
-        _Binding(bookie_lanes, "calls", damaging),
+        *(_Binding(m, "calls", damaging) for m in (bookie_lanes, store_lane)),
         *(_Binding(m, "calls", frames) for m in (history, boundaries)),
         _Binding(reaching, "_QUESTION", question),
         *(

@@ -19,7 +19,7 @@ WITHOUT = Face(has_examples=False)
 OWNED = Face(
     has_examples=False,
     inner=frozenset({
-        "on_bookies_changed", "on_broken", "on_fenced", "on_idle", "on_session", "on_shunned",
+        "on_bookies_changed", "on_broken", "on_fenced", "on_idle", "on_session", "on_lists_changed",
         "resubmit",
     }),
 )  # fmt: skip

@@ -30,7 +30,7 @@ from duramen.core.sequencer import effects as fx
 from duramen.core.sequencer.context import Ports
 from duramen.core.sequencer.effects import CommitOutcome, LogView, StoredEntry
 from duramen.core.status import BookieStatus
-from duramen.ids import NOTHING, BookieId, EntryId, Epoch, Incarnation, Member
+from duramen.ids import NOTHING, BookieId, EntryId, Epoch, Incarnation, Member, NodeNumber
 from duramen.limits import STORE_TIMEOUT_US
 from duramen.units import MS
 from tests.unit.nodes import make_log
@@ -47,6 +47,8 @@ class Disk:
     member: Member
     place: ServingBookie
     entries: dict[EntryId, bytes] = field(default_factory=dict)
+    copysets: dict[EntryId, tuple[NodeNumber, ...]] = field(default_factory=dict)
+    """What each copy was stored with."""
     rotten: set[EntryId] = field(default_factory=set)
     """Entries that were there and are unreadable by now."""
     noticed: set[EntryId] = field(default_factory=set)
@@ -67,6 +69,7 @@ class Disk:
             self.rotten.discard(effect.entry)
             self.noticed.discard(effect.entry)
         assert self.entries.setdefault(effect.entry, effect.payload) == effect.payload
+        self.copysets.setdefault(effect.entry, effect.copyset)
         self.highest = max(self.highest, effect.entry)
         if not effect.is_recovery:
             self.lac = max(self.lac, effect.lac)
@@ -97,7 +100,7 @@ class Disk:
         known = frozenset(e for e in self.rotten & self.noticed if first <= e <= last)
         return Digest({e: i for e, i in sound.items() if e not in known}, known)
 
-    def read(self, entry: EntryId) -> tuple[BookieStatus, bytes | None]:
+    def read(self, entry: EntryId) -> tuple[BookieStatus, StoredEntry | None]:
         """A read under seal arrives."""
         if self.is_replaced:
             return BookieStatus.WRONG_INCARNATION, None
@@ -105,7 +108,9 @@ class Disk:
             self.noticed.add(entry)
             return BookieStatus.UNKNOWN, None
         body = self.entries.get(entry)
-        return (BookieStatus.NO_ENTRY, None) if body is None else (BookieStatus.OK, body)
+        if body is None:
+            return BookieStatus.NO_ENTRY, None
+        return BookieStatus.OK, _open(body, self.copysets[entry])
 
 
 class RecoveryWorld:
@@ -143,6 +148,8 @@ class RecoveryWorld:
         self.log_version, self.version = 1, 0
         self.segment = segment
         self.recoveries: list[FlexibleRecovery] = []
+        self.read_copysets: dict[tuple[int, EntryId], tuple[NodeNumber, ...]] = {}
+        """Recoverer, entry → the copyset of the copy that it found."""
         self._roster = {disk.member: True for disk in self.disks}
         selector = CopysetSelector(segment.nodes, wanted, self.rng, is_sticky=seed % 2 == 0)
         self.owner = WaveWriter(
@@ -316,6 +323,7 @@ class RecoveryWorld:
         if isinstance(effect, fx.SendWave):
             rows = {row.member for row in self.segment.nodes}
             assert effect.member in rows, "R24: written back to a bookie that is no node"
+            self._check_order(number, effect)
             self._exchange(
                 effect.member, lambda disk: disk.store(effect),
                 lambda status: self._core(number).on_add(
@@ -329,6 +337,13 @@ class RecoveryWorld:
                 effect.member, *_read_digest(answer), self.now_us
             ),
         )  # fmt: skip
+
+    def _check_order(self, number: int, wave: fx.SendWave) -> None:
+        """Who is named by the copy that was read comes first, in its order."""
+        read = self.read_copysets[number, wave.entry]
+        named = [one for one in read if one in wave.copyset]
+        assert list(wave.copyset[: len(named)]) == named, (read, wave.copyset)
+        assert len(set(wave.copyset)) == len(wave.copyset), wave.copyset
 
     def _core(self, number: int) -> FlexibleRecovery:
         """It is being made when it sends first."""
@@ -346,7 +361,7 @@ class RecoveryWorld:
             case fx.SendRecoveryRead(member, _, entry):
                 self._exchange(
                     member, lambda disk: disk.read(entry),
-                    lambda got: self._answer_read(self._core(number), member, entry, got),
+                    lambda got: self._answer_read(number, member, entry, got),
                 )  # fmt: skip
             case fx.Commit(token, writes):
                 self._at(self._delay_us(), lambda: self._commit(self._core(number), token, writes))
@@ -363,11 +378,13 @@ class RecoveryWorld:
         core.on_seal(member, status, lac, highest, self.now_us)
 
     def _answer_read(
-        self, core: FlexibleRecovery, member: Member, entry: EntryId,
-        got: tuple[BookieStatus, bytes | None] | None,
+        self, number: int, member: Member, entry: EntryId,
+        got: tuple[BookieStatus, StoredEntry | None] | None,
     ) -> None:  # fmt: skip
-        status, body = got or (BookieStatus.TIMEOUT, None)
-        core.on_read(member, entry, status, None if body is None else _open(body), self.now_us)
+        status, stored = got or (BookieStatus.TIMEOUT, None)
+        if stored is not None:
+            self.read_copysets[number, entry] = stored.copyset
+        self._core(number).on_read(member, entry, status, stored, self.now_us)
 
     def _commit(self, core: FlexibleRecovery, token: int, writes: tuple[fx.Write, ...]) -> None:
         fate = self.rng.random()
@@ -430,7 +447,10 @@ def _read_digest(answer: Digest | BookieStatus | None) -> tuple[BookieStatus, Di
     return _or_timeout(answer), None
 
 
-def _open(body: bytes) -> StoredEntry:
+def _open(body: bytes, copyset: tuple[NodeNumber, ...]) -> StoredEntry:
     """An entry: its number, its records, and those of the segment up to it."""
     _, own_count, count = map(int, body.split(b":"))
-    return StoredEntry(body, Totals(count), True, record_count=own_count, identity=zlib.crc32(body))
+    return StoredEntry(
+        body, Totals(count), True, record_count=own_count, identity=zlib.crc32(body),
+        copyset=copyset,
+    )  # fmt: skip

@@ -300,8 +300,9 @@ def test_numbers_that_contradict_each_other_are_refused(
 
 def test_in_service_is_who_serves_has_a_weight_and_lies_in_an_open_region() -> None:
     row = BookieRow(
-        BookieId("b0"), LIFE, "r0", "k0", "rw", Duty.SERVING, 2.0, free_bytes=1, is_closed=False
-    )
+        BookieId("b0"), LIFE, "r0", "k0", "rw", Duty.SERVING, 2.0, free_bytes=1, is_closed=False,
+        keeps_envelopes=True,
+    )  # fmt: skip
     serves = ServingBookie(row.bookie, "r0", "k0", LIFE, 2.0)
     for other in (
         row, replace(row, state="ro"), replace(row, is_doubtful=True, steady_in_us=5),
@@ -310,7 +311,8 @@ def test_in_service_is_who_serves_has_a_weight_and_lies_in_an_open_region() -> N
         assert list_serving([other]) == [serves]
     assert list_serving([replace(row, state="absent")])[0].is_absent
     for other in (
-        replace(row, duty=Duty.DRAINING), replace(row, weight=0.0), replace(row, is_closed=True)
+        replace(row, duty=Duty.DRAINING), replace(row, weight=0.0), replace(row, is_closed=True),
+        replace(row, is_registered=False), replace(row, keeps_envelopes=False),
     ):  # fmt: skip
         assert list_serving([other]) == []
     assert list_serving([row], lost={Member(row.bookie, LIFE)}) == []

@@ -82,7 +82,7 @@ class Driver:
     def shun(self, *names: str) -> None:
         """Other logs found these silent."""
         self.shunned = frozenset(map(member, names))
-        self.writer.on_shunned(self.now_us)
+        self.writer.on_lists_changed(self.now_us)
         self.writer.validate()
 
     def add(self, count: int = 1) -> None:

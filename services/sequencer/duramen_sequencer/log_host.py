@@ -25,11 +25,12 @@ import prometheus_client
 from duramen.config import Window
 from duramen.core.log_node import LogNode
 from duramen.core.ownership.takeover_queue import TakeoverQueue
+from duramen.core.placement.node_states import ListChange
 from duramen.core.sequencer.context import SequencerContext
 from duramen.core.sequencer.log_state import LogState
 from duramen.core.sequencer.transmit import QueuedAppend
 from duramen.errors import DuramenError
-from duramen.ids import LogId, Member, SequencerId
+from duramen.ids import LogId, SequencerId
 from duramen.runtime.registry import Roster
 from duramen.runtime.sequencer.bookie_lanes import BookieLanes
 from duramen.runtime.sequencer.loads import KnownRates
@@ -110,7 +111,7 @@ class LogHost:
         self.sequencer_id = sequencer_id
         self._context = context
         self._lanes = lanes
-        lanes.watch.on_shunned = self._on_shunned
+        lanes.watch.on_lists_changed = self._on_lists_changed
         self._link = link
         self._routing: dict[LogId, _Held] = {}
         self._leaving: dict[LogId, _Held] = {}
@@ -352,17 +353,17 @@ class LogHost:
         for driver in list(self.drivers.values()):
             driver.on_bookies_changed()
 
-    def _on_shunned(self, members: frozenset[Member]) -> None:
-        self._lanes.spawn(self._leave(members))
+    def _on_lists_changed(self, change: ListChange) -> None:
+        self._lanes.spawn(self._report_lists(change))
 
-    async def _leave(self, members: frozenset[Member]) -> None:
+    async def _report_lists(self, change: ListChange) -> None:
         """Tell the logs that write to them, some at a time: there may be thousands."""
         told_count = 0
         for driver in list(self.drivers.values()):
             writer = driver.core.writer
-            if writer is None or members.isdisjoint(writer.segment.members):
+            if writer is None or not writer.heeds(change):
                 continue
-            driver.on_shunned()
+            driver.on_lists_changed()
             told_count += 1
             if told_count % _TOLD_AT_ONCE == 0:
                 await asyncio.sleep(0)

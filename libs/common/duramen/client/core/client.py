@@ -19,9 +19,10 @@ from typing import Any, Final, Self
 from duramen.client.core.owned_log import APPEND_TIMEOUT_S, OPEN_TIMEOUT_S, OwnedLog
 from duramen.client.core.parts import make_owning, make_reading
 from duramen.client.core.read_log import ReadLog
+from duramen.core.placement.node_states import ListChange
 from duramen.core.reading.replica_order import Place
 from duramen.errors import DuramenError
-from duramen.ids import BookieId, LogId, Member
+from duramen.ids import BookieId, LogId
 from duramen.limits import ZOOKEEPER_SESSION_S
 from duramen.runtime.cluster_node import find_cluster
 from duramen.runtime.http_client import PeerClient
@@ -75,7 +76,7 @@ class CoreClient:
         self._owning = make_owning(
             self._store, self._paths, self.writer_id, self._client, self._find_url
         )
-        self._owning.lanes.watch.on_shunned = self._on_shunned
+        self._owning.lanes.watch.on_lists_changed = self._on_lists_changed
         self._surveyor = Surveyor(
             self._store, self._paths, self._owning.context, self._on_bookies_changed
         )
@@ -211,9 +212,9 @@ class CoreClient:
         for log in list(self._open_logs.values()):
             log.on_bookies_changed(leaving)
 
-    def _on_shunned(self, _members: frozenset[Member]) -> None:
+    def _on_lists_changed(self, change: ListChange) -> None:
         for log in list(self._open_logs.values()):
-            log.on_shunned()
+            log.on_lists_changed(change)
 
     def _on_maintenance(self, is_suspended: bool) -> None:
         self._owning.context.is_rolling_suspended = is_suspended

@@ -24,6 +24,7 @@ from duramen.client.core.read_log import ReadLog
 from duramen.client.rest_client import Appended
 from duramen.client.sdk.batches import Records, encode_records, list_records
 from duramen.client.sdk.faults import classify, raise_again
+from duramen.core.placement.node_states import ListChange
 from duramen.core.sequencer.log_state import LogState
 from duramen.core.sequencer.transmit import QueuedAppend
 from duramen.errors import DuramenError
@@ -412,10 +413,11 @@ class OwnedLog(ReadLog):
                 self._driver.core.request_roll()
         self._driver.on_bookies_changed()
 
-    def on_shunned(self) -> None:
-        """Other logs of the process found bookies silent or full."""
-        if self._driver is not None:
-            self._driver.on_shunned()
+    def on_lists_changed(self, change: ListChange) -> None:
+        """Other logs of the process found bookies silent, slow or full."""
+        writer = None if self._driver is None else self._driver.core.writer
+        if self._driver is not None and writer is not None and writer.heeds(change):
+            self._driver.on_lists_changed()
 
     # --- the end ---------------------------------------------------------------------------------
 

@@ -85,10 +85,9 @@ def list_serving(
     rows: Iterable[BookieRow], lost: Collection[Member] = frozenset()
 ) -> list[ServingBookie]:
     """Who may be in a nodeset: registered, with a weight and no duty but to serve, in an open
-    region, absent or not, full or not.
+    region, absent or not, full or not; and it must keep envelopes.
 
     Args:
-        rows: of bookies that are registered.
         lost: incarnations that were accepted as lost.
     """
     return [
@@ -96,7 +95,9 @@ def list_serving(
             row.bookie, row.region, row.rack, row.incarnation, row.weight, row.state == "absent"
         )
         for row in rows
-        if row.duty.takes_new_ledgers
+        if row.is_registered
+        and row.keeps_envelopes
+        and row.duty.takes_new_ledgers
         and row.weight > 0
         and not row.is_closed
         and Member(row.bookie, row.incarnation) not in lost

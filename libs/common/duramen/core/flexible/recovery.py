@@ -75,6 +75,12 @@ class _FlexiblePosition:
     pending: set[Member] = field(default_factory=set)
     failed: set[Member] = field(default_factory=set)
 
+    @property
+    def stored(self) -> StoredEntry:
+        """The body that was found, with the envelope of that copy."""
+        (found,) = self.bodies.values()
+        return found
+
 
 class FlexibleRecovery(SegmentRecovery[FlexibleSegment]):
     """Recovers one flexible segment.
@@ -263,7 +269,9 @@ class FlexibleRecovery(SegmentRecovery[FlexibleSegment]):
             self._retry_at_us = None
             position.asked = waiting[self._ports.rng.randrange(len(waiting))]
             self._ports.put(
-                SendRecoveryRead(position.asked, self.segment.ledger_id, position.entry)
+                SendRecoveryRead(
+                    position.asked, self.segment.ledger_id, position.entry, is_flexible=True
+                )
             )
         elif not position.bodies:
             self._judge_absence(position, now_us)
@@ -313,9 +321,8 @@ class FlexibleRecovery(SegmentRecovery[FlexibleSegment]):
         self._ask_next(position, now_us)
 
     def _found(self, position: _FlexiblePosition, now_us: int) -> None:
-        (stored,) = position.bodies.values()
         if position.entry <= self._lac:
-            self._take(position.entry, stored)
+            self._take(position.entry, position.stored)
             self._read(EntryId(position.entry + 1), now_us)
             return
         reporters = self._list_reporters(position)
@@ -362,11 +369,15 @@ class FlexibleRecovery(SegmentRecovery[FlexibleSegment]):
         pool: Sequence[Member],
         rows: Mapping[Member, NodesetRow],
     ) -> list[Member] | None:
-        """As few more of the pool as RP asks for, those that are not listed first; or None."""
+        """As few more of the pool as RP asks for, those that are not listed first; or None.
+
+        Then those whom the copy names: they need not wait for each other when they send it.
+        """
         shunned = self._ports.shunned()
+        named = self._at.stored.copyset
         others = [member for member in pool if member not in hoped_for]
         self._ports.rng.shuffle(others)
-        others.sort(key=lambda member: member in shunned)
+        others.sort(key=lambda member: (member in shunned, rows[member].number not in named))
         if not self._suffices([*hoped_for, *others], rows):
             return None
         added = others
@@ -387,13 +398,16 @@ class FlexibleRecovery(SegmentRecovery[FlexibleSegment]):
         copyset: Sequence[Member],
         rows: Mapping[Member, NodesetRow],
     ) -> None:
-        (stored,) = position.bodies.values()
+        stored = position.stored
         position.pending.add(member)
-        numbers = tuple(rows[one].number for one in copyset)
+        numbers = [rows[one].number for one in copyset]
+        # In the order of the copy that was read, so that holders do not wait for each other.
+        named = [number for number in stored.copyset if number in numbers]
+        order = tuple(dict.fromkeys([*named, *numbers]))
         lac = EntryId(min(self._lac, position.entry - 1))
         self._ports.put(
             SendWave(member, self.segment.ledger_id, position.entry, lac,
-                     stored.payload, numbers, None, is_recovery=True)
+                     stored.payload, order, None, is_recovery=True)
         )  # fmt: skip
 
     def on_add(self, member: Member, entry: EntryId, status: BookieStatus, now_us: int) -> None:
@@ -413,9 +427,8 @@ class FlexibleRecovery(SegmentRecovery[FlexibleSegment]):
             self._write_back(position, now_us)
 
     def _complete(self, position: _FlexiblePosition, now_us: int) -> None:
-        (stored,) = position.bodies.values()
         self.recovered_count += 1
-        self._take(position.entry, stored)
+        self._take(position.entry, position.stored)
         self._read(EntryId(position.entry + 1), now_us)
 
     # --- guests ----------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ import enum
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from duramen.core.placement.rule import Candidate
 from duramen.core.placement.store_times import LATE_US_MIN
@@ -73,6 +73,15 @@ class _Heard:
     """For how long it is listed the next time that it is silent."""
     slow_us: int = GRAY_US_FIRST
     """For how long it is listed the next time that it is late."""
+
+
+class ListChange(NamedTuple):
+    """What became of the lists."""
+
+    shunned: frozenset[Member]
+    """Writers have to leave these as of now."""
+    members: frozenset[Member]
+    """All that came to a list, or left one."""
 
 
 class NodeStates:
@@ -177,6 +186,14 @@ class NodeStates:
         """Members that answered as another life of their disks."""
         other = ListReason.OTHER_INCARNATION
         return frozenset(m for m, refusal in self._black.items() if refusal.reason is other)
+
+    @property
+    def listings(self) -> frozenset[tuple[Member, ListReason]]:
+        """Who is listed, and why."""
+        refused = {(member, refusal.reason) for member, refusal in self._black.items()}
+        silent = {(member, ListReason.SILENT) for member in self._gray}
+        slow = {(member, ListReason.SLOW) for member in self._slow}
+        return frozenset(refused | silent | slow)
 
     @property
     def _listed_count(self) -> int:

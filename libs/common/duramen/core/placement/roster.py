@@ -52,6 +52,11 @@ class BookieRow:
     """Damage may have held anything of what it stored: it vouches for no absence there (R15)."""
     steady_in_us: int = 0
     """How long it has to stay until new data go to it as to any other; 0: they do."""
+    is_registered: bool = True
+    """It has a node in `bookies/`, which stays while it is away."""
+    keeps_envelopes: bool = False
+    """It says that it stores entries of flexible segments (docs/protocol/flexible.md "Who may meet
+    it"). While it is away, what its own node says holds."""
 
     @property
     def takes_new_data(self) -> bool:
@@ -107,6 +112,8 @@ def read_rows(
                 is_closed=region in closed,
                 is_doubtful=living.get("doubtful") is True,
                 steady_in_us=unsteady.get(BookieId(name), 0),
+                is_registered=name in registered,
+                keeps_envelopes=_keeps_envelopes(living or own),
             )
         )
     return rows
@@ -134,6 +141,11 @@ def _read_duty(own: Mapping[str, Any], living: Mapping[str, Any]) -> Duty:
     if not text:
         return Duty.DRAINING if living.get("draining") else Duty.SERVING
     return {duty.value: duty for duty in Duty}.get(text, Duty.DRAINING)
+
+
+def _keeps_envelopes(said: Mapping[str, Any]) -> bool:
+    formats = said.get("formats")
+    return isinstance(formats, Mapping) and formats.get("envelope") == 1
 
 
 def _text(value: object) -> str:

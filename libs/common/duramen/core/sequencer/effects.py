@@ -162,6 +162,8 @@ class SendRecoveryRead:
     member: Member
     ledger_id: LedgerId
     entry: EntryId
+    is_flexible: bool = False
+    """It has an envelope."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,3 +318,6 @@ class StoredEntry:
 
     identity: int = 0
     """Its checksum, by which copies are known to be of one entry."""
+
+    copyset: tuple[NodeNumber, ...] = ()
+    """Who is named by the envelope of this copy; nobody: it has none."""

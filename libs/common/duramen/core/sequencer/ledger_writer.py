@@ -23,6 +23,7 @@ from typing import Final, NamedTuple
 
 from duramen.config import LogConfig
 from duramen.core.placement import Candidate, PlacementRule
+from duramen.core.placement.node_states import ListChange
 from duramen.core.quorum import has_ack_set
 from duramen.core.segment import Segment, SegmentState, Totals
 from duramen.core.sequencer.context import Ports
@@ -243,7 +244,7 @@ class LedgerWriter:
         has_records = totals.record_count > self._window.totals.record_count
         entry = self._window.push(payload, totals)
         self._tail.note_push(entry.entry, self._window.lac, has_records=has_records)
-        self.on_shunned(now_us)
+        self.on_lists_changed(now_us)
         if self.state is WriterState.OPEN:
             self._delivery.send(entry, self.segment, self._window.lac)
         return entry.entry
@@ -320,9 +321,13 @@ class LedgerWriter:
         """Other bookies are available: a suspended member may be replaced or probed at once."""
         self._delivery.hasten(now_us)
         self.on_timer(now_us)
-        self.on_shunned(now_us)
+        self.on_lists_changed(now_us)
 
-    def on_shunned(self, now_us: int) -> None:
+    def heeds(self, change: ListChange) -> bool:
+        """Whether one of its members is to be left."""
+        return not change.shunned.isdisjoint(self.segment.members)
+
+    def on_lists_changed(self, now_us: int) -> None:
         """Replace whom other logs found silent, if a copy for it is under way (R27).
 
         Only by somebody who is not: while there is nobody, this log asks for itself.
@@ -468,7 +473,7 @@ class LedgerWriter:
                 self._delivery.send(entry, self.segment, self._window.lac)
         self._restart_round(now_us)
         acknowledged = self._advance(now_us)
-        self.on_shunned(now_us)
+        self.on_lists_changed(now_us)
         return acknowledged
 
     def _adopt(self, segment: Segment, version: int, now_us: int) -> list[SentEntry]:
@@ -482,7 +487,7 @@ class LedgerWriter:
         if self.suspended and self.state is WriterState.OPEN:
             self._propose()
         self._restart_round(now_us)
-        self.on_shunned(now_us)
+        self.on_lists_changed(now_us)
         return acknowledged
 
     def _fence(self, reason: str) -> None:

@@ -265,10 +265,10 @@ class LogSequencer:
         elif self.takeover is not None and self.takeover.hasten(now_us):
             self.on_timer(now_us)
 
-    def on_shunned(self, now_us: int) -> None:
+    def on_lists_changed(self, now_us: int) -> None:
         """Other logs of the process found bookies silent or full (R27)."""
         if self.open_epoch is not None:
-            self._follow(self.open_epoch.on_shunned(now_us), now_us)
+            self._follow(self.open_epoch.on_lists_changed(now_us), now_us)
 
     # --- answers of the metadata store -----------------------------------------------------------
 

@@ -1,12 +1,10 @@
-"""Lanes to bookies, two per incarnation: frames that carry the adds, or write-backs, of many logs.
+"""Lanes to bookies, by incarnation and errand: frames that carry the entries of many logs.
 
 The next frame is what arrived while the previous ones were under way, so frames grow with load and
 there is no timer; the logs that wait take turns, so that one with much to send (to a member that
-catches up, above all) delays the others by one add each. Library failures become statuses here: a
-core never sees an exception, only UNREACHABLE (not processed) or TIMEOUT (perhaps processed). A
-bookie that is overloaded is alive: it is asked again when it says, and only one that stays so for
-the whole time-out fails its member.
-Seals, recovery reads and LAC writes are rare and go as calls of their own.
+catches up, above all) delays the others by one add each (`store_lane`). Library failures become
+statuses here: a core never sees an exception, only UNREACHABLE (not processed) or TIMEOUT (perhaps
+processed). Seals, recovery reads, digests and LAC writes are rare and go as calls of their own.
 
 Called by `log_driver`; reports to `Sink`. Source: docs/protocol/write.md "Window and flush", R1.
 """
@@ -14,27 +12,34 @@ Called by `log_driver`; reports to `Sink`. Source: docs/protocol/write.md "Windo
 from __future__ import annotations
 
 import asyncio
+import enum
 import time
-from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
-from duramen.core.sequencer.effects import SendAdd, SendLac, SendRecoveryRead, SendSeal, StoredEntry
+from duramen.core.flexible.recovery import Digest
+from duramen.core.sequencer.effects import (
+    SendAdd,
+    SendDigest,
+    SendLac,
+    SendRecoveryRead,
+    SendSeal,
+    SendWave,
+    StoredEntry,
+)
 from duramen.core.status import BookieStatus
 from duramen.ids import (
     NOTHING,
     BookieId,
     EntryId,
     Epoch,
-    LogId,
     Member,
+    NodeNumber,
     epoch_of,
     ledger_of,
-    log_of,
 )
 from duramen.limits import (
     ENTRY_BYTES_MAX,
-    OVERLOADED_PAUSE_US,
     READ_TIMEOUT_US,
     SEAL_TIMEOUT_US,
     STORE_TIMEOUT_US,
@@ -46,25 +51,22 @@ from duramen.runtime.http_client import (
     UnreachableError,
 )
 from duramen.runtime.sequencer.node_watch import NodeWatch
-from duramen.units import MIB, SECOND
+from duramen.runtime.sequencer.store_lane import AddSink, StoreLane, WaitingAdd, status_of
+from duramen.units import SECOND
 from duramen.wire import bookie_calls as calls
-from duramen.wire.entry import EntryError, check_entry
+from duramen.wire.entry import EntryError, check_entry, read_entry_info
+from duramen.wire.envelope import Envelope, encode_envelope
+from duramen.wire.flexible.filtered_answers import (
+    FilteredAnswer,
+    parse_filtered_answers,
+    verify_filtered,
+)
+from duramen.wire.flexible.filtered_reads import FilteredRange, pack_filtered_reads
 from duramen.wire.frame import FrameError
 
-_FRAME_BYTES = 4 * MIB
-"""A frame is closed here: larger ones gain no throughput and delay the acks of the first adds."""
 
-_OVERLOADED = BookieStatus.OVERLOADED
-
-_FRAMES_IN_FLIGHT = 3
-"""Enough that the journal of a bookie never waits for the network."""
-
-
-class Sink(Protocol):
+class Sink(AddSink, Protocol):
     """Who asked: one log's driver. Every method is one event; `flush` ends a batch of them."""
-
-    def on_add(self, member: Member, epoch: Epoch, entry: EntryId, status: BookieStatus) -> None:
-        """An add was answered."""
 
     def on_lac(self, member: Member, epoch: Epoch, status: BookieStatus, round_id: int) -> None:
         """A LAC write was answered."""
@@ -82,13 +84,20 @@ class Sink(Protocol):
     ) -> None:
         """A recovery read was answered."""
 
-    def flush(self) -> None:
-        """Act on what the events led to."""
+    def on_digest(
+        self, member: Member, epoch: Epoch, status: BookieStatus, digest: Digest | None
+    ) -> None:
+        """A node told what it has, or did not answer."""
 
 
-class _WaitingAdd(NamedTuple):
-    add: calls.Add
-    sink: Sink
+class _Errand(enum.Enum):
+    """What a lane carries: each has its own, so that none waits behind another's trouble."""
+
+    APPEND = "append"
+    RECOVERY = "recovery"
+    """A bookie that is full of appends must not hold it up."""
+    WAVE = "wave"
+    """Appends of flexible logs, which have other bookies."""
 
 
 class BookieLanes:
@@ -106,19 +115,24 @@ class BookieLanes:
         self.watch = watch
         self._client = client
         self._find_url = find_url
-        self._lanes: dict[tuple[Member, calls.ServiceClass], _Lane] = {}
+        self._lanes: dict[tuple[Member, _Errand], StoreLane] = {}
+        self._last_envelope: tuple[object, bytes] = (None, b"")
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_stopped = False
         self._overloaded_count = 0
 
-    def add(self, effect: SendAdd, sink: Sink) -> None:
-        """Queue an add for its bookie."""
-        service = calls.ServiceClass.RECOVERY if effect.is_recovery else calls.ServiceClass.APPEND
-        key = (effect.member, service)
-        lane = self._lanes.get(key)
+    def add(self, effect: SendAdd | SendWave, sink: Sink) -> None:
+        """Queue an entry for its bookie."""
+        is_wave = isinstance(effect, SendWave)
+        if effect.is_recovery:
+            errand, service = _Errand.RECOVERY, calls.ServiceClass.RECOVERY
+        else:
+            errand = _Errand.WAVE if is_wave else _Errand.APPEND
+            service = calls.ServiceClass.APPEND
+        lane = self._lanes.get((effect.member, errand))
         if lane is None:
-            # A lane of its own each: a bookie that is full of appends must not hold recovery up.
-            lane = self._lanes[key] = _Lane(effect.member, self)
+            lane = StoreLane(effect.member, self, is_patient=errand is not _Errand.WAVE)
+            self._lanes[effect.member, errand] = lane
         add = calls.Add(
             effect.ledger_id,
             effect.entry,
@@ -126,8 +140,19 @@ class BookieLanes:
             effect.payload,
             effect.is_recovery,
             service,
+            envelope=self._seal_up(effect) if isinstance(effect, SendWave) else b"",
         )
-        lane.push(_WaitingAdd(add, sink))
+        lane.push(WaitingAdd(add, sink, _read_clock_us()))
+
+    def _seal_up(self, wave: SendWave) -> bytes:
+        """The envelope of an entry, which is the same for all nodes of a wave."""
+        key = (wave.ledger_id, wave.entry, wave.copyset, wave.block)
+        if key != self._last_envelope[0]:
+            envelope = Envelope(wave.copyset, wave.block)
+            identity = read_entry_info(wave.payload).crc
+            sealed = encode_envelope(envelope, wave.ledger_id, wave.entry, identity)
+            self._last_envelope = key, sealed
+        return self._last_envelope[1]
 
     def seal(self, effect: SendSeal, sink: Sink) -> None:
         """Seal, and report the marks."""
@@ -136,6 +161,10 @@ class BookieLanes:
     def read(self, effect: SendRecoveryRead, sink: Sink) -> None:
         """Read an entry for recovery, sealing on the way."""
         self.spawn(self._read(effect, sink))
+
+    def ask_digest(self, effect: SendDigest, sink: Sink) -> None:
+        """Ask what a node of a flexible segment has, sealing on the way."""
+        self.spawn(self._ask_digest(effect, sink))
 
     def send_lac(self, effect: SendLac, sink: Sink) -> None:
         """Write a LAC."""
@@ -147,8 +176,8 @@ class BookieLanes:
             "calls_overloaded": self._overloaded_count,
             **self.watch.statistics(),
             "by_bookie": {
-                f"{member.bookie} {service.name.lower()}": lane.statistics()
-                for (member, service), lane in self._lanes.items()
+                f"{member.bookie} {errand.value}": lane.statistics()
+                for (member, errand), lane in self._lanes.items()
             },
         }
 
@@ -198,7 +227,7 @@ class BookieLanes:
             answer = await self.insist(effect.member, "/b/seal", body, SEAL_TIMEOUT_US)
             (marks,) = calls.parse_marks(answer, b"DSLR")
         except (UnreachableError, NoAnswerError, FrameError, ValueError) as error:
-            marks = calls.Marks(_status_of(error), NOTHING, NOTHING)
+            marks = calls.Marks(status_of(error), NOTHING, NOTHING)
         sink.on_seal(effect.member, effect.epoch, marks)
         sink.flush()
 
@@ -212,7 +241,7 @@ class BookieLanes:
             (marks,) = calls.parse_marks(answer, b"DLCR")
             status = marks.status
         except (UnreachableError, NoAnswerError, FrameError, ValueError) as error:
-            status = _status_of(error)
+            status = status_of(error)
         sink.on_lac(effect.member, epoch_of(effect.ledger_id), status, effect.round_id)
         sink.flush()
 
@@ -226,149 +255,92 @@ class BookieLanes:
             seal_epoch=epoch,
             service=calls.ServiceClass.RECOVERY,
         )
-        body = calls.pack_reads(effect.member.incarnation, [wanted])
         stored = None
         try:
-            answer = await self.post(effect.member, "/b/read", body, READ_TIMEOUT_US)
-            (found,) = calls.parse_read_answers(answer)
-            status = found.status
+            if effect.is_flexible:
+                status, payload, copyset = await self._read_flexible(effect.member, wanted)
+            else:
+                status, payload = await self._read_striped(effect.member, wanted)
+                copyset = ()
             if status is BookieStatus.OK:
-                ((entry_id, view),) = found.entries
-                payload = bytes(view)
                 info = check_entry(payload)
-                if (entry_id, info.ledger_id) != (effect.entry, effect.ledger_id):
+                if (info.entry_id, info.ledger_id) != (effect.entry, effect.ledger_id):
                     raise EntryError("another entry was returned")
-                stored = StoredEntry(payload, info.totals, info.has_state)
+                stored = StoredEntry(
+                    payload, info.totals, info.has_state, record_count=info.record_count,
+                    identity=info.crc, copyset=copyset,
+                )  # fmt: skip
         except (UnreachableError, NoAnswerError) as error:
-            status = _status_of(error)
+            status = status_of(error)
         except (FrameError, EntryError, ValueError):
             status = BookieStatus.UNKNOWN
         sink.on_read(effect.member, epoch, effect.entry, status, stored)
         sink.flush()
 
+    async def _read_striped(
+        self, member: Member, wanted: calls.ReadRange
+    ) -> tuple[BookieStatus, bytes]:
+        body = calls.pack_reads(member.incarnation, [wanted])
+        answer = await self.post(member, "/b/read", body, READ_TIMEOUT_US)
+        (found,) = calls.parse_read_answers(answer)
+        if found.status is not BookieStatus.OK:
+            return found.status, b""
+        ((entry, view),) = found.entries
+        if entry != wanted.first:
+            raise EntryError("another entry was returned")
+        return found.status, bytes(view)
 
-class _Lane:
-    """Adds to one bookie incarnation."""
+    async def _read_flexible(
+        self, member: Member, wanted: calls.ReadRange
+    ) -> tuple[BookieStatus, bytes, tuple[NodeNumber, ...]]:
+        """As version 1 would have it, with who is named in the envelope."""
+        found = await self._ask_filtered(member, FilteredRange(wanted, with_envelopes=True))
+        if found.status is not BookieStatus.OK:
+            return found.status, b"", ()
+        if not found.entries:
+            if found.next <= wanted.first:
+                raise FrameError("a read told of nothing")
+            is_doubted = bool(found.unvouched)
+            return (BookieStatus.UNKNOWN if is_doubted else BookieStatus.NO_ENTRY), b"", ()
+        ((_, body),) = found.entries
+        return found.status, bytes(body), found.runs[0].envelope.copyset if found.runs else ()
 
-    def __init__(self, member: Member, lanes: BookieLanes) -> None:
-        self.member = member
-        self._lanes = lanes
-        self._waiting: dict[LogId, deque[_WaitingAdd]] = {}
-        """Per log in the order of its turns; no log without adds."""
-        self._waiting_count = 0
-        self._waiting_bytes = 0
-        self._in_flight = 0
-        self._is_kicked = False
-        self._frame_count = 0
-        self._add_count = 0
-        self._refused_count = 0
+    async def _ask_digest(self, effect: SendDigest, sink: Sink) -> None:
+        epoch = epoch_of(effect.ledger_id)
+        entries: dict[EntryId, int] = {}
+        unvouched: set[EntryId] = set()
+        first, digest = effect.first, None
+        status = BookieStatus.OK
+        try:
+            while first <= effect.last and status is BookieStatus.OK:
+                wanted = calls.ReadRange(
+                    effect.ledger_id, first, effect.last, ENTRY_BYTES_MAX, seal_epoch=epoch,
+                    service=calls.ServiceClass.RECOVERY,
+                )  # fmt: skip
+                found = await self._ask_filtered(
+                    effect.member, FilteredRange(wanted, is_digest=True)
+                )
+                status = found.status
+                if status is BookieStatus.OK and found.next <= first:
+                    raise FrameError("a digest told of nothing")
+                entries.update(found.digests or ())
+                unvouched.update(EntryId(e) for a, b in found.unvouched for e in range(a, b + 1))
+                first = EntryId(found.next)
+        except (UnreachableError, NoAnswerError) as error:
+            status = status_of(error)
+        except (FrameError, ValueError):
+            status = BookieStatus.UNKNOWN
+        if status is BookieStatus.OK:
+            digest = Digest(entries, frozenset(unvouched))
+        sink.on_digest(effect.member, epoch, status, digest)
+        sink.flush()
 
-    def push(self, waiting: _WaitingAdd) -> None:
-        self._waiting.setdefault(log_of(waiting.add.ledger_id), deque()).append(waiting)
-        self._waiting_count += 1
-        self._waiting_bytes += len(waiting.add.entry)
-        if not self._is_kicked and self._in_flight < _FRAMES_IN_FLIGHT:
-            # Adds of other logs that this round of the loop brings share the frame.
-            self._is_kicked = True
-            asyncio.get_running_loop().call_soon(self._kick)
-
-    def statistics(self) -> dict[str, int]:
-        return {
-            "waiting_count": self._waiting_count,
-            "waiting_logs": len(self._waiting),
-            "waiting_bytes": self._waiting_bytes,
-            "frames_in_flight": self._in_flight,
-            "frames": self._frame_count,
-            "adds": self._add_count,
-            "adds_overloaded": self._refused_count,
-        }
-
-    def _kick(self) -> None:
-        self._is_kicked = False
-        while self._waiting and self._in_flight < _FRAMES_IN_FLIGHT:
-            self._in_flight += 1
-            self._lanes.spawn(self._send(self._take()))
-
-    def _take(self) -> list[_WaitingAdd]:
-        frame = []
-        size = 0
-        while self._waiting and size < _FRAME_BYTES:
-            log_id = next(iter(self._waiting))
-            adds = self._waiting.pop(log_id)
-            waiting = adds.popleft()
-            if adds:
-                self._waiting[log_id] = adds  # behind the others: their turn is next
-            size += len(waiting.add.entry)
-            frame.append(waiting)
-        self._waiting_count -= len(frame)
-        self._waiting_bytes -= size
-        self._frame_count += 1
-        self._add_count += len(frame)
-        return frame
-
-    async def _send(self, frame: list[_WaitingAdd]) -> None:
-        """Send a frame; the adds for which the bookie has no room are sent again after a pause."""
-        deadline_us = _read_clock_us() + STORE_TIMEOUT_US
-        watch = self._lanes.watch
-        while frame:
-            sent_us = _read_clock_us()
-            try:
-                statuses = await self._ask(frame, deadline_us - sent_us)
-            except (UnreachableError, NoAnswerError, FrameError) as error:
-                watch.on_failed(self.member, _status_of(error), sent_us)
-                self._fail(frame, error)
-                break
-            watch.on_answered(self.member, statuses, sent_us)
-            refused: list[_WaitingAdd] = []
-            if _read_clock_us() + OVERLOADED_PAUSE_US < deadline_us:
-                refused = [
-                    add
-                    for add, status in zip(frame, statuses, strict=True)
-                    if status is _OVERLOADED
-                ]
-            answers = zip(frame, statuses, strict=True)
-            self._report([pair for pair in answers if not refused or pair[1] is not _OVERLOADED])
-            frame = refused
-            if refused:
-                self._refused_count += len(refused)
-                await asyncio.sleep(OVERLOADED_PAUSE_US / SECOND)
-        self._in_flight -= 1
-        self._kick()
-
-    async def _ask(self, frame: list[_WaitingAdd], timeout_us: int) -> list[BookieStatus]:
-        """One status for each add; raises as `insist`, and FrameError."""
-        body = calls.pack_adds(self.member.incarnation, [waiting.add for waiting in frame])
-        answer = await self._lanes.insist(self.member, "/b/add", body, timeout_us)
-        statuses = calls.parse_statuses(answer)
-        if len(statuses) != len(frame):
-            raise FrameError("the answer has another number of rows")
-        return statuses
-
-    def _fail(self, frame: list[_WaitingAdd], error: Exception) -> None:
-        """Nobody answered for these adds."""
-        if isinstance(error, UnreachableError):
-            # Nobody is there: what waits behind would only wait for the same answer.
-            frame = [*frame, *(add for adds in self._waiting.values() for add in adds)]
-            self._waiting.clear()
-            self._waiting_count = self._waiting_bytes = 0
-        status = _status_of(error)
-        self._report([(waiting, status) for waiting in frame])
-
-    def _report(self, answers: list[tuple[_WaitingAdd, BookieStatus]]) -> None:
-        sinks: dict[int, Sink] = {}
-        for (add, sink), status in answers:
-            sink.on_add(self.member, epoch_of(add.ledger_id), add.entry_id, status)
-            sinks[id(sink)] = sink
-        for sink in sinks.values():
-            sink.flush()
-
-
-def _status_of(error: Exception) -> BookieStatus:
-    if isinstance(error, UnreachableError):
-        return BookieStatus.UNREACHABLE
-    if isinstance(error, OverloadedError):
-        return BookieStatus.OVERLOADED
-    return BookieStatus.TIMEOUT
+    async def _ask_filtered(self, member: Member, asked: FilteredRange) -> FilteredAnswer:
+        """One range of a flexible segment; raises as `post`, and FrameError."""
+        body = pack_filtered_reads(member.incarnation, [asked])
+        answer = await self.post(member, "/b/read", body, READ_TIMEOUT_US)
+        (found,) = parse_filtered_answers(answer)
+        return verify_filtered(found, asked)
 
 
 def _read_clock_us() -> int:

@@ -21,6 +21,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
 from duramen.config import LogConfig
+from duramen.core.flexible.recovery import Digest
 from duramen.core.log_node import Ending
 from duramen.core.sequencer.context import SequencerContext
 from duramen.core.sequencer.effects import (
@@ -35,9 +36,11 @@ from duramen.core.sequencer.effects import (
     ReadMetadata,
     ReadSegment,
     SendAdd,
+    SendDigest,
     SendLac,
     SendRecoveryRead,
     SendSeal,
+    SendWave,
     StoredEntry,
     TailMark,
     Yield,
@@ -253,15 +256,22 @@ class LogDriver:
         self.core.on_read(member, epoch, entry, status, stored, now_us())
 
     @stops_at_faults
+    def on_digest(
+        self, member: Member, epoch: Epoch, status: BookieStatus, digest: Digest | None
+    ) -> None:
+        """A node told what it has, or did not answer."""
+        self.core.on_digest(member, epoch, status, digest, now_us())
+
+    @stops_at_faults
     def on_bookies_changed(self) -> None:
         """Bookies came, went or came back."""
         self.core.on_bookies_changed(now_us())
         self.flush()
 
     @stops_at_faults
-    def on_shunned(self) -> None:
+    def on_lists_changed(self) -> None:
         """Other logs of the process found bookies silent or full."""
-        self.core.on_shunned(now_us())
+        self.core.on_lists_changed(now_us())
         self.flush()
 
     @stops_at_faults
@@ -320,7 +330,7 @@ class LogDriver:
 
     def _act(self, effect: Effect) -> None:
         match effect:
-            case SendAdd():
+            case SendAdd() | SendWave():
                 self._lanes.add(effect, self)
             case Complete():
                 self._answer(effect.append_id, _appended(effect))
@@ -339,6 +349,8 @@ class LogDriver:
                 self._lanes.seal(effect, self)
             case SendRecoveryRead():
                 self._lanes.read(effect, self)
+            case SendDigest():
+                self._lanes.ask_digest(effect, self)
             case ReadMetadata():
                 self._spawn(self._read(effect))
             case Commit():

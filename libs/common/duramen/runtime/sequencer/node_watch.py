@@ -1,7 +1,7 @@
 """What entries of this process meet at bookies, told to the lists that all its logs share.
 
 Lanes report each frame of entries: answered or silent. The lists (`core.placement.node_states`)
-decide; here are their clock and their timer, and who is told when writers have to leave a member.
+decide; here are their clock and their timer, and who is told when they have others.
 Writes of LACs are not told: a bookie whose disk hangs answers those that change nothing.
 
 Called by `bookie_lanes`; followed by whoever drives the logs. Source: R27, docs/protocol/write.md
@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import prometheus_client
 
-from duramen.core.placement.node_states import ListReason, NodeStates
+from duramen.core.placement.node_states import ListChange, ListReason, NodeStates
 from duramen.core.status import BookieStatus
 from duramen.ids import Member
 from duramen.limits import STORE_TIMEOUT_US
@@ -47,10 +47,12 @@ class NodeWatch:
     """
 
     def __init__(self, nodes: NodeStates) -> None:
-        self.on_shunned: Callable[[frozenset[Member]], None] = _nothing
-        """Told of members that writers have to leave as of now."""
+        self.on_lists_changed: Callable[[ListChange], None] = _nothing
+        """Told of each change that writers may have to act upon."""
         self._nodes = nodes
+        self._change_count = 0
         self._shunned: frozenset[Member] = frozenset()
+        self._listings: frozenset[tuple[Member, ListReason]] = frozenset()
         self._counts: Counter[ListReason] = Counter()
         self._next_us: int | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -69,6 +71,11 @@ class NodeWatch:
             self._nodes.on_silent(member, sent_us, now_us)
         self._follow()
 
+    def on_late(self, member: Member, since_us: int) -> None:
+        """Too much waits for it, the oldest of that since then."""
+        self._nodes.on_late(member, since_us, _read_clock_us())
+        self._follow()
+
     def statistics(self) -> dict[str, Any]:
         """Who is listed, why, for how long."""
         return self._nodes.statistics(_read_clock_us())
@@ -82,14 +89,17 @@ class NodeWatch:
     def _follow(self) -> None:
         """Do what a change of the lists asks for."""
         next_us = self._nodes.next_expiry_us
-        if next_us == self._next_us and self._nodes.shunned is self._shunned:
-            return
-        self._show(self._nodes.count_reasons())
         if next_us != self._next_us:
             self._set_timer(next_us)
+        if self._nodes.change_count == self._change_count:
+            return
+        self._change_count = self._nodes.change_count
+        self._show(self._nodes.count_reasons())
         came, self._shunned = self._nodes.shunned - self._shunned, self._nodes.shunned
-        if came:
-            self.on_shunned(came)
+        before, self._listings = self._listings, self._nodes.listings
+        members = frozenset(member for member, _ in before ^ self._listings)
+        if members:
+            self.on_lists_changed(ListChange(came, members))
 
     def _set_timer(self, next_us: int | None) -> None:
         self._next_us = next_us
@@ -112,7 +122,7 @@ class NodeWatch:
         self._counts = counts
 
 
-def _nothing(_shunned: frozenset[Member]) -> None:
+def _nothing(_change: ListChange) -> None:
     """Nobody follows."""
 
 

@@ -16,6 +16,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final
 
+from duramen.core.flexible.nodeset import list_serving
 from duramen.core.placement.roster import BookieRow, choose_candidates, read_rows
 from duramen.core.placement.rule import Candidate
 from duramen.core.placement.steadiness import Steadiness
@@ -38,7 +39,7 @@ LOCATIONS_MAX: Final = 10_000
 
 
 class Surveyor:
-    """Fills in `candidates` and `locations` of the context, and the bookies' URLs.
+    """Fills in what the context says of bookies, and their URLs.
 
     Args:
         on_change: called after every change, with the context current.
@@ -122,7 +123,19 @@ class Surveyor:
         candidates = [c for c in choose_candidates(rows) if c.member.bookie in self.urls]
         self._context.candidates = candidates
         self._context.locations = locations
+        self._survey_flexible(rows)
         self._on_change()
+
+    def _survey_flexible(self, rows: list[BookieRow]) -> None:
+        """What flexible epochs see: who may be in a nodeset, and who is there."""
+        self._context.serving = list_serving(rows)
+        roster = {
+            row.candidate.member: row.state == "rw" and row.duty.takes_new_ledgers
+            for row in rows
+            if row.state != "absent"
+        }
+        if roster != self._context.roster:
+            self._context.roster = roster  # writers know by the object whether it is another one
 
     def _set_timer(self) -> None:
         """Look again when the next bookie has stayed long enough."""

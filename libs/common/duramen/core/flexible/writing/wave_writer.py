@@ -23,6 +23,7 @@ from duramen.core.flexible.selector import NO_BLOCK, CopysetChoice, CopysetSelec
 from duramen.core.flexible.writing.epoch_nodes import EpochNodes, ListedView
 from duramen.core.flexible.writing.release import NodeRelease
 from duramen.core.flexible.writing.waves import WavedEntry, WaveWindow
+from duramen.core.placement.node_states import ListChange
 from duramen.core.placement.rule import Refusal
 from duramen.core.segment import SegmentState, Totals
 from duramen.core.sequencer.context import Ports
@@ -301,7 +302,11 @@ class WaveWriter:
         """Nothing that is read concerns the writer."""
         return []
 
-    def on_shunned(self, now_us: int) -> None:
+    def heeds(self, change: ListChange) -> bool:
+        """Whether a node came to a list, or left one: it may be asked again, or be gone."""
+        return not change.members.isdisjoint(self._nodes.numbers)
+
+    def on_lists_changed(self, now_us: int) -> None:
         """The lists have others."""
         self.on_bookies_changed(now_us)
 

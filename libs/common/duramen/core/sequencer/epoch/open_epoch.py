@@ -172,9 +172,9 @@ class OpenEpoch:
         else:
             self._changes.rest()
 
-    def on_shunned(self, now_us: int) -> Outcome | None:
+    def on_lists_changed(self, now_us: int) -> Outcome | None:
         """Other logs found bookies silent or full."""
-        self.writer.on_shunned(now_us)
+        self.writer.on_lists_changed(now_us)
         return self.follow_writer(now_us)
 
     def configure(self, config: LogConfig) -> None:

@@ -16,6 +16,7 @@ from typing import Protocol
 
 from duramen.config import LogConfig
 from duramen.core.flexible.segment import AnySegment
+from duramen.core.placement.node_states import ListChange
 from duramen.core.segment import Totals
 from duramen.core.sequencer.effects import CommitOutcome, LogView, PersistOwed
 from duramen.core.sequencer.ledger_writer import WriterState
@@ -176,8 +177,11 @@ class SegmentWriter(Protocol):
     def on_bookies_changed(self, now_us: int) -> None:
         """Bookies came, went or came back."""
 
-    def on_shunned(self, now_us: int) -> None:
-        """The context's lists have more members that writers leave (R27)."""
+    def heeds(self, change: ListChange) -> bool:
+        """Whether `on_lists_changed` is for it."""
+
+    def on_lists_changed(self, now_us: int) -> None:
+        """The context's lists have others (R27)."""
 
     def on_timer(self, now_us: int) -> None:
         """Time has passed."""
