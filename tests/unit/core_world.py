@@ -126,6 +126,7 @@ class World:
         return {
             "copysets": "flexible", "nodeset": {"tolerate": self.rng.randrange(ack)},
             "sticky": self.rng.choice(["on", "off"]),
+            "window": {"stall": self.rng.choice(["1s", "1s", "10s"])},
             "replication": {"node": ack, "rack": min(2, ack), "extras": self.rng.randrange(2),
                             "placement": "prefer"},
         }  # fmt: skip
@@ -171,6 +172,7 @@ class World:
         self._heal()
         self.advance(self.now_us + 15 * SECOND)
         closer = self.rng.choice(self.nodes)
+        self.counts["stall"] += sum(node.core.stall_count for node in self.nodes)
         for node in self.nodes:
             if node is not closer:
                 self.feed(node, lambda core: core.release())

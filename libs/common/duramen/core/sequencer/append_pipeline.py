@@ -2,6 +2,7 @@
 
     push → queue ─┬→ admission ──→ entry → writer → acknowledge → answer with LSN and number
                   ├→ early (older epochs are open: only what nobody must judge goes ahead)
+                  ├→ stalled (sent, and its epoch given to recovery: the closed segment decides)
                   └→ deadline, or the log is lost: refused, uncertain, or given back to be routed
 Admission judges each append when it leaves the queue. What it lets through becomes an entry, which
 is numbered from the writer's totals. Snapshots of the producers go between the entries.
@@ -27,6 +28,7 @@ from duramen.core.sequencer.exactly_once.carried_state import CarriedState
 from duramen.core.sequencer.exactly_once.snapshots import Snapshots
 from duramen.core.sequencer.ledger_writer import WriterState
 from duramen.core.sequencer.takeover.early_appends import EarlyAppends
+from duramen.core.sequencer.takeover.stalled_appends import StalledAppends
 from duramen.core.sequencer.transmit import QueuedAppend, TransmitBuffer
 from duramen.ids import EntryId, Epoch, Lsn
 from duramen.units import MS
@@ -43,6 +45,7 @@ class AppendPipeline:
         self.carried = CarriedState(ports, context.unix_ms)
         self.admission = Admission(ports.put)
         self.early = EarlyAppends(ports.put)
+        self.stalled = StalledAppends(ports)
         self._context = context
         self._put = ports.put
         self._transmit = TransmitBuffer()
@@ -62,12 +65,12 @@ class AppendPipeline:
     @property
     def held_count(self) -> int:
         """Appends that were taken from the queue and go into no entry for now."""
-        return self.admission.held_count + self.early.held_count
+        return self.admission.held_count + self.early.held_count + self.stalled.held_count
 
     @property
     def is_empty(self) -> bool:
         """Nothing is queued and nothing waits for its acknowledgement."""
-        return self._transmit.is_empty
+        return self._transmit.is_empty and not self.stalled.held_count
 
     @property
     def fencing_token(self) -> str:
@@ -78,7 +81,7 @@ class AppendPipeline:
         self, append: QueuedAppend, writer: SegmentWriter | None, view: LogView | None
     ) -> str | None:
         """Why the log's window has no room for another append, or None."""
-        held_bytes = self.admission.held_bytes + self.early.held_bytes
+        held_bytes = self.admission.held_bytes + self.early.held_bytes + self.stalled.held_bytes
         if writer is not None:
             held_bytes += writer.window_bytes
             if not writer.has_room_for_owed():
@@ -108,6 +111,7 @@ class AppendPipeline:
         """An epoch is open and appends may be judged: the state of those before is known."""
         table, replayed_count = self.carried.hand_over(log)
         self._transmit.push_back(self.early.give_back())
+        self._transmit.push_back(self.stalled.give_back())
         if replayed_count is not None:
             replayed_count += self._early_entry_count
         self._early_entry_count = 0
@@ -246,9 +250,21 @@ class AppendPipeline:
         producers and token is to be read anew, and the rest is queued as it came.
         """
         self._put_all(self._transmit.fail_sent(reason))
+        self._forget_epoch(reason)
+        self.stalled.abandon(reason)
+        self._transmit.push_back(self.stalled.give_back())
+
+    def _forget_epoch(self, reason: str) -> None:
         self._transmit.push_back(self.early.give_back())
         self._transmit.push_back(self.admission.abandon(reason))
         self.carried.forget()
+
+    def park(self, epoch: Epoch, reason: str) -> None:
+        """We let our epoch be recovered, and take the log over by ourselves: the closed segment
+        tells what became of what was sent (R28); the rest as for `abandon`.
+        """
+        self.stalled.park(epoch, self._transmit.take_sent())
+        self._forget_epoch(reason)
 
     def fail_queued(self, code: str, detail: str) -> None:
         """Answer everything that was never sent with an error."""
@@ -270,6 +286,7 @@ class AppendPipeline:
         self._put_all(self._transmit.expire(now_us, code, detail, is_vain=is_vain))
         self.admission.expire(now_us, code, detail, is_vain=is_vain)
         self.early.expire(now_us, "log_unavailable", "older epochs are still being recovered")
+        self.stalled.expire(now_us)
         self.carried.on_timer(now_us)
 
     def _put_all(self, answers: Sequence[Effect]) -> None:
@@ -297,7 +314,7 @@ class AppendPipeline:
 
     def validate(self) -> None:
         """Assert the invariants of the parts."""
-        for part in (self._transmit, self.admission, self.early, self.carried):
+        for part in (self._transmit, self.admission, self.early, self.stalled, self.carried):
             part.validate()
 
     def __repr__(self) -> str:

@@ -13,7 +13,7 @@ import itertools
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 from duramen.core.flexible.nodeset import ServingBookie
 from duramen.core.flexible.writing.surplus import SurplusBudget
@@ -25,6 +25,8 @@ from duramen.core.sequencer.effects import Effect
 from duramen.core.sequencer.exactly_once.stamps import ControlRecord
 from duramen.core.sequencer.roll_policy import RollQueue
 from duramen.ids import EntryId, LedgerId, Member, SequencerId
+
+_STALLS_AT_ONCE: Final = 4
 
 
 class EncodeEntry(Protocol):
@@ -80,6 +82,8 @@ class SequencerContext:
     """An owned log is not given up while nobody appends: its segment stays open (an embedded writer
     is its log's one writer until it says otherwise)."""
     rolls: RollQueue = field(default_factory=RollQueue)
+    stalls: RollQueue = field(default_factory=lambda: RollQueue(_STALLS_AT_ONCE))
+    """Logs that their owner takes over by itself (R28)."""
     encode_control: Callable[[ControlRecord], bytes] = _refuse_control
 
     def list_candidates(self) -> Sequence[Candidate]:

@@ -323,6 +323,19 @@ class LedgerWriter:
         self.on_timer(now_us)
         self.on_lists_changed(now_us)
 
+    @property
+    def keeps_lost_members(self) -> bool:
+        """An `out_of_order` segment keeps its ensemble, and has lost a member."""
+        return self.wants_roll and bool(self.window)
+
+    @property
+    def may_stall(self) -> bool:
+        """It changes its ensemble instead."""
+        return False
+
+    def stalled_since_us(self) -> None:
+        """Never."""
+
     def heeds(self, change: ListChange) -> bool:
         """Whether one of its members is to be left."""
         return not change.shunned.isdisjoint(self.segment.members)

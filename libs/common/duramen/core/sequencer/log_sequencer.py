@@ -10,6 +10,7 @@ An event goes to the part that it concerns. What the part comes to (`Outcome`) i
     TakenOver → ACTIVE       every older epoch is closed and known
     Closed → ACTIVE | IDLE   in the next epoch, if the roll opened one
     Fenced → READING         another recovers our epoch: what was sent is uncertain, we look again
+    Stalled → READING        we give it to recovery ourselves, and learn the fate of what was sent
     GivenUp | Left → IDLE    the log is another's, or nothing is left to do here
 Source: docs/protocol/recovery.md "Takeover", docs/protocol/write.md "Roll", R2, R3, R18, R19.
 """
@@ -45,6 +46,7 @@ from duramen.core.sequencer.log_state import (
     LogState,
     Opened,
     Outcome,
+    Stalled,
     TakenOver,
 )
 from duramen.core.sequencer.own_changes import OwnChanges
@@ -73,7 +75,7 @@ class LogSequencer:
     def __init__(self, log_id: LogId, context: SequencerContext) -> None:
         self.log_id = log_id
         self.outbox: list[Effect] = []
-        self.roll_count = self.takeover_count = self.loss_count = 0
+        self.roll_count = self.takeover_count = self.loss_count = self.stall_count = 0
         self.takeover: Takeover | None = None
         self.open_epoch: OpenEpoch | None = None
         self._context = context
@@ -309,6 +311,7 @@ class LogSequencer:
     def on_segment(self, token: int, segment: AnySegment | None, now_us: int) -> None:
         """A closed segment's node was read for the state that it carries, or could not be."""
         self.pipeline.carried.on_segment(token, segment, now_us)
+        self.pipeline.stalled.on_segment(token, segment)
         self._follow_rebuild(now_us)
 
     def on_history(self, token: int, entries: Sequence[HistoryEntry] | None, now_us: int) -> None:
@@ -375,12 +378,15 @@ class LogSequencer:
                 self.pump(now_us)
             case TakenOver(segment, version):
                 self.takeover = None
+                self._context.stalls.leave(self.log_id)
                 ours = self.open_epoch or self._open(segment, version, now_us)
                 self._follow(ours.begin_active(now_us), now_us)
             case Closed(view):
                 self._on_closed(view, now_us)
             case Fenced(reason):
                 self._on_fenced(reason, now_us)
+            case Stalled(reason):
+                self._on_stalled(reason, now_us)
             case GivenUp(reason, loss_count):
                 self._give_up(reason, loss_count)
             case Left(code):
@@ -392,8 +398,9 @@ class LogSequencer:
         self.changes.begin_pauses_anew()
         carried = self.pipeline.carried
         self.takeover = Takeover(
-            self._context, self.changes, self.older, carried, self.intent, reason=reason
-        )
+            self._context, self.changes, self.older, carried, self.intent,
+            stalled=self.pipeline.stalled, reason=reason,
+        )  # fmt: skip
         return self.takeover
 
     def _open(self, segment: AnySegment, version: int, now_us: int) -> OpenEpoch:
@@ -411,6 +418,7 @@ class LogSequencer:
         self.changes.learn(view)
         self.changes.begin_pauses_anew()
         self.pipeline.carried.on_closed(self.open_epoch.number)
+        self._context.stalls.leave(self.log_id)
         self._forget_epoch()
         self.roll_count += 1
         mine = self.changes.find_segment(view)
@@ -424,6 +432,7 @@ class LogSequencer:
     def _on_fenced(self, reason: str, now_us: int) -> None:
         """Somebody recovers the epoch: what was sent is uncertain, the rest may go to a new one."""
         self.pipeline.abandon(reason)
+        self._context.stalls.leave(self.log_id)
         self._forget_epoch()
         self.older.clear()
         # The pause is what keeps re-activations at 5 a second at most (docs/protocol/recovery.md
@@ -432,6 +441,14 @@ class LogSequencer:
         self.changes.retry_later(now_us)
         if not self._context.is_metadata_reachable:
             self._give_up(f"{reason}, and the metadata store is away", 1)
+
+    def _on_stalled(self, reason: str, now_us: int) -> None:
+        """Too few bookies of our nodeset answer: the next epoch has another one (R28)."""
+        assert self.open_epoch is not None
+        self.pipeline.park(self.open_epoch.number, reason)
+        self._forget_epoch()
+        self.stall_count += 1
+        self._begin_takeover(reason).read()
 
     def _give_up(self, reason: str, loss_count: int) -> None:
         """Another owns the log, or we stop: what was sent is uncertain, the rest goes elsewhere."""
@@ -442,6 +459,7 @@ class LogSequencer:
     def _become_idle(self, reason: str) -> None:
         self._reason = reason
         self.takeover = None
+        self._context.stalls.leave(self.log_id)
         self._forget_epoch()
         self.older.clear()
         self.changes.forget()
@@ -469,6 +487,7 @@ class LogSequencer:
             "ensemble_changes": 0 if writer is None else writer.change_count,
             "rolls": self.roll_count,
             "takeovers": self.takeover_count,
+            "stalls": self.stall_count,
             **self.pipeline.statistics(),
             "recoveries": self.older.recovery_count,
             "unrecovered_epochs": [recovery.epoch for recovery in self.older.recoveries],

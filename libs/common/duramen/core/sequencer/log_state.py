@@ -86,6 +86,13 @@ class Fenced(NamedTuple):
     reason: str
 
 
+class Stalled(NamedTuple):
+    """An entry of our epoch stays incomplete, and another nodeset may do: we take our own log over
+    (R28)."""
+
+    reason: str
+
+
 class GivenUp(NamedTuple):
     """The log is another's, or nothing more can be done for it here."""
 
@@ -106,7 +113,7 @@ class Left(NamedTuple):
     code: str | None = None
 
 
-Outcome = Opened | TakenOver | Closed | Fenced | GivenUp | Left
+Outcome = Opened | TakenOver | Closed | Fenced | Stalled | GivenUp | Left
 
 
 def find_loss(view: LogView, epoch: Epoch) -> Fenced | GivenUp | None:

@@ -14,7 +14,7 @@ Owned by `append_pipeline`. Source: docs/protocol/write.md "Window and flush".
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from duramen.config import Flush, Window
@@ -61,7 +61,9 @@ class QueuedAppend:
 
 
 @dataclass(frozen=True, slots=True)
-class _PlacedEntry:
+class PlacedAppend:
+    """An append that was sent, and where it lies in its entry and in its segment."""
+
     append: QueuedAppend
     slot: int
     position: int
@@ -76,7 +78,7 @@ class TransmitBuffer:
         self._arrivals_us: deque[int] = deque()
         self._half_time_us: int | None = None
         """When the first of the queue has half of its time left; None: not known now."""
-        self._placed: dict[EntryId, list[_PlacedEntry]] = {}
+        self._placed: dict[EntryId, list[PlacedAppend]] = {}
 
     @property
     def count(self) -> int:
@@ -180,33 +182,13 @@ class TransmitBuffer:
         placed = []
         slot = 0
         for append in appends:
-            placed.append(_PlacedEntry(append, slot, before.record_count + slot))
+            placed.append(PlacedAppend(append, slot, before.record_count + slot))
             slot += append.record_count
         self._placed[entry] = placed
 
     def complete(self, epoch: Epoch, entry: EntryId, start_seq_num: int) -> list[Complete]:
         """The entry is acknowledged: the answers to its appends that still wait."""
-        answers = []
-        for placed in self._placed.pop(entry, ()):
-            append = placed.append
-            seq_num = start_seq_num + placed.position
-            after = placed.slot + append.record_count
-            end = TailMark(
-                Dlsn(epoch, entry, after),
-                seq_num + append.record_count,
-                append.max_timestamp_ms,
-            )
-            answers.append(
-                Complete(
-                    append.append_id,
-                    Dlsn(epoch, entry, placed.slot),
-                    seq_num,
-                    append.record_count,
-                    append.max_timestamp_ms,
-                    end,
-                )
-            )
-        return answers
+        return answer_placed(self._placed.pop(entry, ()), epoch, entry, start_seq_num)
 
     def complete_early(self, epoch: Epoch, entry: EntryId) -> list[CompleteEarly]:
         """As `complete`, while nobody knows how many records the older epochs hold."""
@@ -255,6 +237,11 @@ class TransmitBuffer:
         self._placed.clear()
         return answers
 
+    def take_sent(self) -> dict[EntryId, list[PlacedAppend]]:
+        """Remove what was sent, by entry: its fate is decided elsewhere."""
+        placed, self._placed = self._placed, {}
+        return placed
+
     def fail_queued(self, code: str, detail: str) -> list[Fail]:
         """Answer everything that was never sent with an error."""
         answers = [Fail(append.append_id, code, detail) for append in self.queue]
@@ -285,10 +272,35 @@ class TransmitBuffer:
         return f"<transmit queued={len(self.queue)} sent={list(self._placed)}>"
 
 
+def answer_placed(
+    placed: Iterable[PlacedAppend], epoch: Epoch, entry: EntryId, start_seq_num: int
+) -> list[Complete]:
+    """The answers to appends of an entry that is acknowledged."""
+    answers = []
+    for one in placed:
+        append = one.append
+        seq_num = start_seq_num + one.position
+        after = one.slot + append.record_count
+        end = TailMark(
+            Dlsn(epoch, entry, after), seq_num + append.record_count, append.max_timestamp_ms
+        )
+        answers.append(
+            Complete(
+                append.append_id,
+                Dlsn(epoch, entry, one.slot),
+                seq_num,
+                append.record_count,
+                append.max_timestamp_ms,
+                end,
+            )
+        )
+    return answers
+
+
 def _half_time_us(append: QueuedAppend, arrival_us: int) -> int:
     return (arrival_us + append.deadline_us) // 2
 
 
-def _uncertain(placed: _PlacedEntry, reason: str) -> Fail:
+def _uncertain(placed: PlacedAppend, reason: str) -> Fail:
     detail = f"{reason}; the append was sent to bookies and may or may not be stored"
     return Fail(placed.append.append_id, "append_uncertain", detail)

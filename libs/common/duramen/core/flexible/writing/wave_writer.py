@@ -218,7 +218,17 @@ class WaveWriter:
         """Why it lacks an ack set."""
         return self._refusal or self._selector.find_refusal(self._listed.find(self._gone))
 
-    def incomplete_since_us(self) -> int | None:
+    @property
+    def keeps_lost_members(self) -> bool:
+        """A node that is gone is passed over."""
+        return False
+
+    @property
+    def may_stall(self) -> bool:
+        """Its nodeset stays as it is."""
+        return True
+
+    def stalled_since_us(self) -> int | None:
         """Since when the oldest incomplete entry is that."""
         return min((e.incomplete_since_us for e in self._window.incomplete.values()), default=None)
 

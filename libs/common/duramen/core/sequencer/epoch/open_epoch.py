@@ -23,6 +23,7 @@ from duramen.core.sequencer.context import Ports, SequencerContext
 from duramen.core.sequencer.effects import CommitOutcome, LogView
 from duramen.core.sequencer.epoch.segment_end import CloseFate, DrainStep, SegmentEnd
 from duramen.core.sequencer.epoch.segment_writer import SegmentWriter
+from duramen.core.sequencer.epoch.stall_watch import StallWatch
 from duramen.core.sequencer.ledger_writer import LedgerWriter, WriterState
 from duramen.core.sequencer.log_state import (
     Closed,
@@ -31,6 +32,7 @@ from duramen.core.sequencer.log_state import (
     Intent,
     LogState,
     Outcome,
+    Stalled,
     find_loss,
 )
 from duramen.core.sequencer.own_changes import OwnChanges
@@ -89,6 +91,7 @@ class OpenEpoch:
         )
         self._end = SegmentEnd(writer, log, changes.made_with, self._roll, context)
         self._end.configure(log.config)
+        self._stall = StallWatch(writer, context)
 
     @property
     def _log(self) -> LogNode:
@@ -156,7 +159,14 @@ class OpenEpoch:
         self.writer.on_timer(now_us)
         if self._is_short and self.state is not LogState.EARLY:
             self._changes.look_later(now_us)
-        return self.follow_writer(now_us)
+        outcome = self.follow_writer(now_us)
+        if (
+            outcome is None
+            and self.state is LogState.ACTIVE
+            and self._stall.is_due(self._log, now_us)
+        ):
+            return Stalled("an entry stayed incomplete, and another nodeset may do")
+        return outcome
 
     @property
     def _is_short(self) -> bool:
@@ -190,7 +200,7 @@ class OpenEpoch:
         times = [self.writer.wakeup_at_us()]
         is_active = self.state is LogState.ACTIVE
         if is_active:
-            times.append(self._end.wakeup_at_us(now_us))
+            times += [self._end.wakeup_at_us(now_us), self._stall.wakeup_at_us(self._log)]
         if self._pipeline.queued_count and (is_active or self._is_sending_early):
             times.append(self._pipeline.due_us(self.writer, self._log.config.flush))
         return times
@@ -225,8 +235,7 @@ class OpenEpoch:
             return GivenUp("the segment could not be closed in time")
         self._intent.go_on()
         self._end.leave()
-        if self.writer.wants_roll and self.writer.window:
-            # It keeps its ensemble, so what a lost member should hold is never acknowledged.
+        if self.writer.keeps_lost_members:
             return Fenced("a bookie is lost, and an out_of_order segment keeps its own")
         self.state = LogState.ACTIVE
         self.writer.release()

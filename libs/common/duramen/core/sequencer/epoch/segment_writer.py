@@ -116,6 +116,17 @@ class SegmentWriter(Protocol):
         """It cannot go on as it is, and asks for a new segment."""
 
     @property
+    def keeps_lost_members(self) -> bool:
+        """Whether what a lost member should hold is never acknowledged: recovery alone helps."""
+
+    @property
+    def may_stall(self) -> bool:
+        """Whether an entry may stay incomplete although other bookies are there (R28)."""
+
+    def stalled_since_us(self) -> int | None:
+        """Since when the oldest incomplete entry of a writer that may stall is that."""
+
+    @property
     def wants_control(self) -> bool:
         """An entry without records is to be added, which carries the LAC."""
 

@@ -32,6 +32,7 @@ from duramen.core.sequencer.own_changes import OwnChanges
 from duramen.core.sequencer.proposals import propose_new_epoch
 from duramen.core.sequencer.shortage import TAKEN_OVER
 from duramen.core.sequencer.takeover.older_epochs import UNRECOVERED_EPOCH_MAX, OlderEpochs
+from duramen.core.sequencer.takeover.stalled_appends import StalledAppends
 from duramen.ids import Epoch
 
 
@@ -39,7 +40,7 @@ class Takeover:
     """One takeover of one log.
 
     Args:
-        changes, older, carried: of the log.
+        changes, older, carried, stalled: of the log.
         reason: why an epoch of ours was lost just before; empty: none was.
 
     Attributes:
@@ -55,6 +56,7 @@ class Takeover:
         carried: CarriedState,
         intent: Intent,
         *,
+        stalled: StalledAppends,
         reason: str = "",
     ) -> None:
         self.state = LogState.READING
@@ -64,6 +66,7 @@ class Takeover:
         self._changes = changes
         self._older = older
         self._carried = carried
+        self._stalled = stalled
         self._intent = intent
         self._was_owner = bool(reason)
         self._early_epoch: Epoch | None = None
@@ -193,6 +196,8 @@ class Takeover:
             return None
         if not view.log.config.early_append or self._intent.ends_here:
             return None
+        if self._stalled.held_count:
+            return None  # it is appended again before all others, once its fate is known
         self._early_epoch = mine[0].epoch
         return Opened(*mine)
 
@@ -213,12 +218,13 @@ class Takeover:
         self._older.clear()
         self._changes.look_later(now_us)
         self._carried.begin_rebuild(view.log, now_us)
+        self._stalled.ask(view.segments[-1][0].epoch)
         return self.follow_rebuild()
 
     def follow_rebuild(self) -> Outcome | None:
         """The state of all older epochs may be known now: then appends can be judged."""
         view = self._changes.view
-        if view is None or not self._carried.is_known:
+        if view is None or not self._carried.is_known or not self._stalled.is_settled:
             return None
         if self._early_epoch is not None:
             is_last_open = view.log.last_clean_epoch == self._early_epoch - 1
