@@ -92,6 +92,7 @@ class FakeStorage:
         self.begun: list[str] = []
         self.failure: Exception | None = None
         self.is_short = True
+        self.keeps_envelopes = True
 
     def has_room(self, _size_bytes: int, *, is_urgent: bool) -> bool:
         return is_urgent in self.has_room_for

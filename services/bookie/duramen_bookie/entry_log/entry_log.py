@@ -40,6 +40,10 @@ READ_AHEAD_BYTES_MIN: Final = 64 << 10
 """A run that long is taken for a part of a catch-up read, whose next part is asked for soon."""
 
 
+_ANY_BYTES: Final = 1 << 62
+"""No bound of bytes, where none are read."""
+
+
 class ReadFault(Enum):
     """Why a read ends before the entry that it was to go on with."""
 
@@ -266,6 +270,28 @@ class EntryLog:
                 (row.entry_id, None if record is None else row.crc, row.length_bytes)
                 for row, record in zip(rows, records, strict=True)
             ], None
+        finally:
+            for file in files:
+                file.unpin()
+
+    def list_rows(
+        self, ledger_id: LedgerId, first: EntryId, count: int
+    ) -> tuple[list[IndexRow], ReadFault | None]:
+        """What the indexes say of entries first, first + 1, … up to `count`; no entry is read.
+
+        Blocks for the disk.
+
+        Returns:
+            One row at least, up to where another file goes on; or none and the fault, if it is not
+            known where `first` is.
+        """
+        files = self._pin_files(ledger_id)
+        try:
+            run = _find_run(files, ledger_id, first, count, _ANY_BYTES)
+            if run is not None:
+                return run[1], None
+            is_known = not any(other.is_index_damaged for other in files)
+            return [], ReadFault.UNREADABLE if is_known else ReadFault.INDEX
         finally:
             for file in files:
                 file.unpin()
