@@ -17,6 +17,7 @@ from __future__ import annotations
 import random
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from duramen.core.flexible.segment import AnySegment, FlexibleSegment
 from duramen.core.log_node import LogNode
 from duramen.core.placement import Candidate, PlacementRule, satisfies
 from duramen.core.repair.audit import Stretch
@@ -222,26 +223,33 @@ class Checkers:
         self._lost |= self._bit(member)
 
     def on_entry_acknowledged(
-        self, now_us: int, segment: Segment, entry_id: EntryId, crc: int
+        self, now_us: int, segment: AnySegment, entry_id: EntryId, crc: int
     ) -> None:
         """A writer acknowledged an entry under this metadata.
 
-        D2 asks for Qa holders of these bytes in the entry's current write set at this instant, and
-        F1 for one that held them before seals covered the epoch.
+        D2 asks for Qa holders of these bytes in the entry's current write set at this instant, or
+        for holders in N(e) that satisfy RP, and F1 for one that held them before seals covered the
+        epoch.
         """
         record = self._segment_record(segment.log_id)
         record.check_opened(segment.epoch)
         record.check_sealed_below(segment.epoch)
         ledger = record.ledger(segment.epoch)
-        write_set = self._bits_of(segment.write_set_of(entry_id))
+        write_set = self._bits_of(
+            segment.write_set_of(entry_id) if isinstance(segment, Segment) else segment.members
+        )
         place = "entry", entry_id, "acknowledged at", now_us, "µs in", segment
         if record.covered:
             is_fenced = ledger.has_witness(entry_id, crc, write_set)
             self._tally.check("F1", is_fenced, *place, "was stored after the cover")
         holders = ledger.holders(entry_id, crc) & write_set & ~self._lost
-        is_durable = holders.bit_count() >= segment.quorum.ack_quorum
+        if isinstance(segment, FlexibleSegment):
+            nodes = [row.node for row in segment.own_nodes if self._bit(row.member) & holders]
+            is_durable = segment.replication.is_satisfied_by(nodes)
+        else:
+            is_durable = holders.bit_count() >= segment.quorum.ack_quorum
+            self._check_placement(segment, ledger, entry_id)
         self._tally.check("D2", is_durable, *place, "is held by", holders.bit_count())
-        self._check_placement(segment, ledger, entry_id)
         ledger.highest_acknowledged = max(ledger.highest_acknowledged, entry_id)
         end = record.ends.get(segment.epoch)
         if end is not None:

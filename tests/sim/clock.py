@@ -145,13 +145,16 @@ def _keep(value: T) -> T:
     return value
 
 
+def _take_rows(frame: SimFrame) -> tuple[Incarnation, list[Any]]:
+    return frame.incarnation, frame.rows
+
+
 def _keep_rows(_magic: bytes, rows: T) -> T:
     return rows
 
 
-def _read_version(_frame: object) -> int:
-    """Of a frame that is an object: striped segments alone are read."""
-    return 1
+def _read_version(frame: SimFrame) -> int:
+    return frame.version
 
 
 def _make_nothing(*_: object) -> None:
@@ -218,12 +221,19 @@ def _list_bindings(world: World, seed: int) -> list[_Binding]:
         _Binding(node_watch, "LISTED", _Silence()),
         *(_Binding(m, "calls", damaging) for m in (bookie_lanes, store_lane)),
         *(_Binding(m, "calls", frames) for m in (history, boundaries)),
+        *(
+            _Binding(bookie_lanes, name, getattr(damaging, name))
+            for name in ("pack_filtered_reads", "parse_filtered_answers")
+        ),
         _Binding(reaching, "_QUESTION", question),
         *(
-            _Binding(handlers, f"parse_{rows}", _keep)
-            for rows in ("any_adds", "reads", "seals", "lacs")
+            _Binding(handlers, f"parse_{rows}", _take_rows)
+            for rows in ("any_adds", "reads", "filtered_reads", "seals", "lacs")
         ),
-        *(_Binding(handlers, f"pack_{rows}", _keep) for rows in ("statuses", "read_answers")),
+        *(
+            _Binding(handlers, f"pack_{rows}", _keep)
+            for rows in ("statuses", "read_answers", "filtered_answers")
+        ),
         _Binding(handlers, "pack_marks", _keep_rows),
         _Binding(handlers, "frame_version", _read_version),
         _Binding(handlers, "check_entry", known_bytes.know_entry),

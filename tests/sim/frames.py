@@ -20,10 +20,12 @@ from duramen.errors import DuramenError
 from duramen.ids import Incarnation, log_of
 from duramen.wire import bookie_calls, sequencer_calls
 from duramen.wire.entry import HEADER_BYTES
+from duramen.wire.flexible import filtered_answers, filtered_reads
 from duramen.wire.sequencer_calls import Append, AppendResult
 from tests.sim.world import World
 
 T = TypeVar("T")
+A = TypeVar("A", bookie_calls.ReadAnswer, filtered_answers.FilteredAnswer)
 
 SPELT_EVERY: Final = 13
 """Every so many frames of a kind are spelt: a prime, to meet all senders."""
@@ -38,6 +40,7 @@ class SimFrame(NamedTuple):
 
     incarnation: Incarnation
     rows: list[Any]
+    version: int = 1
 
 
 class Frames:
@@ -63,7 +66,7 @@ class Frames:
         first = log_of(adds[0].ledger_id)
         if any(log_of(add.ledger_id) != first for add in adds):
             self._world.counts["shared frame"] += 1
-        pack, parse = bookie_calls.pack_adds, bookie_calls.parse_adds
+        pack, parse = bookie_calls.pack_adds, bookie_calls.parse_any_adds
         return self._make_frame(incarnation, adds, pack, parse)
 
     def pack_seals(self, incarnation: Incarnation, seals: Sequence[bookie_calls.Seal]) -> SimFrame:
@@ -84,6 +87,14 @@ class Frames:
         """Ranges to read."""
         pack, parse = bookie_calls.pack_reads, bookie_calls.parse_reads
         return self._make_frame(incarnation, ranges, pack, parse)
+
+    def pack_filtered_reads(
+        self, incarnation: Incarnation, ranges: Sequence[filtered_reads.FilteredRange]
+    ) -> SimFrame:
+        """Ranges of flexible segments to read."""
+        pack, parse = filtered_reads.pack_filtered_reads, filtered_reads.parse_filtered_reads
+        frame = self._make_frame(incarnation, ranges, pack, parse)
+        return frame._replace(version=filtered_reads.READ_VERSION_FILTERED)
 
     def _make_frame(
         self,
@@ -114,7 +125,14 @@ class Frames:
             answer = bookie_calls.parse_read_answers(bookie_calls.pack_read_answers(answer))
         return [self._damage(found) if found.entries else found for found in answer]
 
-    def _damage(self, found: bookie_calls.ReadAnswer) -> bookie_calls.ReadAnswer:
+    def parse_filtered_answers(self, answer: Any) -> Any:
+        """What a bookie sends of ranges of flexible segments."""
+        if self._is_spelt():
+            packed = filtered_answers.pack_filtered_answers(answer)
+            answer = filtered_answers.parse_filtered_answers(packed)
+        return [self._damage(found) if found.entries else found for found in answer]
+
+    def _damage(self, found: A) -> A:
         if self._rng.random() >= self._damage_ratio or len(found.entries[-1][1]) <= HEADER_BYTES:
             return found  # a header alone has no checksum of its own
         self._world.counts["entry damaged on the way"] += 1

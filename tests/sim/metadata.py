@@ -40,6 +40,8 @@ from duramen.runtime.stores.metadata_store import (
 )
 from duramen.units import MS, SECOND
 from duramen.wire.metadata_json import Paths, encode_node, read_node
+from duramen.wire.nodes.fields import read_versioned
+from duramen.wire.nodes.segments import FLEXIBLE_SCHEMA
 from tests.sim.network import STORE, Network
 from tests.sim.node_loop import Promise
 from tests.sim.options import Options
@@ -676,7 +678,8 @@ def _as_newer(op: Op) -> Op:
     """
     is_own = op.path.startswith(f"{PATHS.available}/")
     if isinstance(op, Set | Create) and op.data.startswith(b"{") and not is_own:
-        return replace(op, data=encode_node({**read_node(op.data), _LATER: "kept"}))
+        schema, fields = read_versioned(op.data, FLEXIBLE_SCHEMA)
+        return replace(op, data=encode_node({**fields, _LATER: "kept"}, schema=schema))
     return op
 
 

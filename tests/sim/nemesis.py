@@ -23,7 +23,7 @@ from tests.sim.exact_clients import ExactClient
 from tests.sim.long_sleeps import LongSleeps
 from tests.sim.metadata import Store
 from tests.sim.network import STORE, Network
-from tests.sim.options import ASKED_ZOMBIE, ASLEEP, FULL_DISK, STAGED_FAULTS, Options
+from tests.sim.options import ASKED_ZOMBIE, ASLEEP, FULL_DISK, STAGED_FAULTS, Options, copies_of
 from tests.sim.processes import BookieNode
 from tests.sim.repair.copies import CopyJudge
 from tests.sim.repair.faults import RepairFaults
@@ -84,7 +84,7 @@ class Nemesis:
         askers: Sequence[ExactClient],
     ) -> None:
         self.world = world
-        self.budget = min(log.striped.ack_quorum for log in options.logs) - 1
+        self.budget = min(map(copies_of, options.logs)) - 1
         if options.is_beyond_budget:
             self.budget += 2
         self.hurt: list[Member] = []

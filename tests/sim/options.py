@@ -13,7 +13,7 @@ import random
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
-from duramen.config import LogConfig, Retention, Tiering, read_log_config
+from duramen.config import FlexibleReplication, LogConfig, Retention, Tiering, read_log_config
 from duramen.core.placement import Candidate, PlacementRule, choose_ensemble
 from duramen.core.quorum import Quorum
 from duramen.ids import BookieId, Incarnation, Member
@@ -146,8 +146,15 @@ class Options:
         return " ".join(parts)
 
 
-def draw_options(seed: int, *, duration_us: int | None = None) -> Options:
-    """The options of a seed; `duration_us` replaces the drawn length of the first phase."""
+def draw_options(
+    seed: int, *, duration_us: int | None = None, copysets: str = "striped"
+) -> Options:
+    """The options of a seed.
+
+    Args:
+        duration_us: replaces the drawn length of the first phase.
+        copysets: `flexible`: all logs are made so.
+    """
     rng = random.Random(f"options {seed}")
     repair = random.Random(f"repair {seed}")
     has_repair = repair.random() < _REPAIR_RATIO
@@ -168,7 +175,7 @@ def draw_options(seed: int, *, duration_us: int | None = None) -> Options:
         faults = tuple(fault for fault in faults if fault not in PEACEFUL)
     early = random.Random(f"early append {seed}")
     archive, skew = random.Random(f"archive {seed}"), random.Random(f"skew {seed}")
-    rare = random.Random(f"rare {seed}")
+    rare, flexible = random.Random(f"rare {seed}"), random.Random(f"flexible {seed}")
     faults += tuple(fault for fault in RARE_FAULTS if rare.random() < _RARE_RATIO)
     has_archive = archive.random() < _ARCHIVE_RATIO
     if has_repair:
@@ -185,13 +192,16 @@ def draw_options(seed: int, *, duration_us: int | None = None) -> Options:
         producer_count=rng.choice((1, 2, 3)),
         reader_count=rng.choice((1, 1, 2)),
         logs=tuple(
-            _draw_log(rng, places, is_restless=is_restless).model_copy(
+            _spread(log, copysets, flexible).model_copy(
                 update={
                     "early_append": early.random() < 0.4,
                     **({"tiering": _draw_tiering(archive)} if has_archive else {}),
                 }
             )
-            for _ in range(rng.choice((1, 2, 3)))
+            for log in [
+                _draw_log(rng, places, is_restless=is_restless)
+                for _ in range(rng.choice((1, 2, 3)))
+            ]
         ),
         appends_per_s=rng.choice((80, 95, 115)),
         appends_per_frame=rng.choice((2, 4, 6)),
@@ -257,6 +267,36 @@ def _draw_log(
     })  # fmt: skip
 
 
+def _spread(log: LogConfig, copysets: str, rng: random.Random) -> LogConfig:
+    """As it was drawn, or the same promises by copysets."""
+    if copysets == "striped":
+        return log
+    part = log.striped
+    racks = max(part.min_racks, part.min_regions)  # a region is a rack at least
+    extras, tolerate = rng.choice((0, 0, 1)), rng.randrange(part.ack_quorum)
+    fields = log.to_json()
+    fields["window"] = {**fields["window"], "stall": rng.choice(("1s", "10s", "10s"))}
+    return read_log_config({
+        **fields, "copysets": copysets, "ack_mode": "ordered",
+        "sticky": rng.choice(("on", "on", "off")),
+        "nodeset": {"size": rng.choice((None, None, part.ack_quorum + extras + tolerate)),
+                    "tolerate": tolerate},
+        "replication": {
+            "node": part.ack_quorum, "rack": min(racks, part.ack_quorum),
+            "region": min(part.min_regions, part.ack_quorum), "placement": "prefer",
+            "extras": extras,
+        },
+    })  # fmt: skip
+
+
+def copies_of(log: LogConfig) -> int:
+    """How many bookies have an entry at least when it is acknowledged."""
+    replication = log.replication
+    if isinstance(replication, FlexibleReplication):
+        return replication.node
+    return replication.ack_quorum
+
+
 def _draw_tiering(rng: random.Random) -> Tiering:
     policy = rng.choice(("move", "move", "move", "copy"))
     return Tiering.model_validate({"policy": policy, "keep_hot": rng.choice(("0s", "2s", "8s"))})
@@ -289,12 +329,24 @@ def can_place(
     return choose_ensemble(candidates, quorum, rule, random.Random(0)) is not None
 
 
-def _format_log(log: LogConfig) -> str:
-    part = log.striped
-    roll = log.roll
+def _format_replication(log: LogConfig) -> str:
+    part = log.replication
+    if isinstance(part, FlexibleReplication):
+        return (
+            f"{part.node}+{part.extras}-racks{part.rack}-regions{part.region}-{part.placement}"
+            f"-nodeset{log.nodeset.size}/{log.nodeset.tolerate}{'-sticky' * log.sticky}"
+            f"-stall{log.window.stall // SECOND}s"
+        )
     return (
         f"{part.ensemble_size}/{part.write_quorum}/{part.ack_quorum}"
         f"-racks{part.min_racks}-regions{part.min_regions}-{part.placement}"
+    )
+
+
+def _format_log(log: LogConfig) -> str:
+    roll = log.roll
+    return (
+        f"{_format_replication(log)}"
         f"-roll{roll.interval // SECOND}s/{roll.size}B/idle{roll.idle_close // SECOND}s"
         f"-owed{log.owed_bytes_max}B-{log.ack_mode}-{log.commit}-{log.flush.policy}"
         f"-kept{log.producers.results_kept}-{_format_retention(log.retention)}"

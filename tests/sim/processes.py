@@ -53,6 +53,7 @@ from duramen_bookie.upkeep.deletion import Deletion
 from duramen_bookie.upkeep.transfer import Transfer
 from tests.sim.data_plane import CountedPlane
 from tests.sim.disk import PowerCut, SimDisk
+from tests.sim.frames import SimFrame
 from tests.sim.metadata import PATHS, Store, StoreSession
 from tests.sim.network import Network, Refusal
 from tests.sim.options import Options
@@ -60,6 +61,8 @@ from tests.sim.repair.calls import SimBookieClient
 from tests.sim.repair.desk import BookieDesk
 from tests.sim.storage import LAYOUT, JudgedHoldings, SimStorage
 from tests.sim.world import Node, World
+
+ENTRY_KINDS: Final = (RecordKind.ADD, RecordKind.STORE)
 
 _RESTARTS_US: Final = (60 * MS, 3000 * MS)
 _DELETION_US: Final = (SECOND, 4 * SECOND)
@@ -335,14 +338,14 @@ class BookieNode(Node):
     def report_durable(self, records: Sequence[JournalRecord]) -> None:
         """The disk has synced these records."""
         for record in records:
-            if record.kind is RecordKind.ADD:
+            if record.kind in ENTRY_KINDS:
                 crc = int.from_bytes(record.body[4:8], "little")
                 self.judge.on_durable(self.member, record.ledger_id, record.entry_id, crc)
 
     def report_vouched(self, records: Sequence[JournalRecord]) -> None:
         """The core knows that these records are durable."""
         for record in records:
-            if record.kind is RecordKind.ADD:
+            if record.kind in ENTRY_KINDS:
                 self.judge.on_vouched(self.member, record.ledger_id, record.entry_id)
 
     # --- Upkeep (as `upkeep.settling`, `compaction` and `deletion`) ------------------------------
@@ -443,21 +446,22 @@ class BookieNode(Node):
     # --- Data plane ------------------------------------------------------------------------------
 
     def serve(self, kind: str, body: Any, reply: Reply) -> None:
-        incarnation, rows = body
+        incarnation, rows, _ = body
         if self._dies_of is not None and self._dies_of == _purpose_of(kind, rows):
             self._dies_in_commit, self._dies_of = True, None
         if kind in ("inventory", "pull"):
             self._desk.serve(kind, incarnation, rows, reply)
         else:
-            self.loop.run_task(self._answer(kind, incarnation, rows, reply))
+            self.loop.run_task(self._answer(kind, body, reply))
 
-    async def _answer(self, kind: str, incarnation: Incarnation, rows: Any, reply: Reply) -> None:
+    async def _answer(self, kind: str, frame: SimFrame, reply: Reply) -> None:
+        incarnation, rows, _ = frame
         sealed = []
         if kind == "lac":
             sealed = [self._core.sealed_epoch(log_of(row.ledger_id)) for row in rows]
         elif kind == "read" and incarnation == self.member.incarnation:
             self._note_sealing_reads(rows)
-        said = await self._plane.answer(kind, (incarnation, rows))
+        said = await self._plane.answer(kind, frame)
         if said is None:
             return
         if not isinstance(said, Refusal):
@@ -474,7 +478,7 @@ class BookieNode(Node):
 
     def _note_sealing_reads(self, rows: Any) -> None:
         """Count the reads that carry a seal to where none has come yet (R14)."""
-        for row in rows:
+        for row in [getattr(row, "wanted", row) for row in rows]:
             log_id = log_of(row.ledger_id)
             known = max(self._core.sealed_epoch(log_id), self._sealed_by_read.get(log_id, 0))
             if row.seal_epoch > known:

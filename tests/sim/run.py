@@ -17,8 +17,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from duramen.config import LogConfig
+from duramen.config import FlexibleReplication, LogConfig
 from duramen.core.duty import Duty
+from duramen.core.flexible.segment import AnySegment
 from duramen.core.life import retention
 from duramen.core.log_node import LogNode
 from duramen.core.placement import Candidate, PlacementRule
@@ -33,9 +34,9 @@ from duramen.wire.metadata_json import BookieNode as OwnFields
 from duramen.wire.metadata_json import (
     encode_log,
     encode_node,
+    read_any_segment,
     read_bookie,
     read_log,
-    read_segment,
 )
 from tests.sim.archive.archiver import Archiver
 from tests.sim.archive.cold_files import ColdFiles
@@ -473,7 +474,7 @@ class Run:
     # --- What checkers are told ------------------------------------------------------------------
 
     def on_entry_acknowledged(
-        self, now_us: int, segment: Segment, entry_id: EntryId, crc: int
+        self, now_us: int, segment: AnySegment, entry_id: EntryId, crc: int
     ) -> None:
         self.world.counts["entry acknowledged"] += 1
         self.checkers.on_entry_acknowledged(now_us, segment, entry_id, crc)
@@ -484,7 +485,7 @@ class Run:
         self.nemesis.on_cover(author, log_id)
         self.checkers.on_sealed_by_cover(log_id, epoch, responders)
 
-    def on_conclusion(self, segment: Segment, sequencer_id: SequencerId) -> None:
+    def on_conclusion(self, segment: AnySegment, sequencer_id: SequencerId) -> None:
         self._report_closed(segment, sequencer_id)
 
     def on_memory(self, now_us: int, what: str, size: int, bound: int) -> None:
@@ -495,37 +496,39 @@ class Run:
             self._report_log_changed(read_log(before), read_log(op.data))
             return
         if isinstance(op, DeleteNode) and before is not None and "/segments/" in op.path:
-            self._report_removed(read_segment(before))
+            self._report_removed(read_any_segment(before))
             return
         if isinstance(op, Set) and before and op.path.startswith(f"{PATHS.bookies}/"):
             self._report_duty(op.path, read_bookie(before), read_bookie(op.data))
             return
         if not isinstance(op, Set | Create) or "/segments/" not in op.path:
             return
-        segment = read_segment(op.data)
+        segment = read_any_segment(op.data)
         author = SequencerId(session.node.name)
-        self.segments[segment.ledger_id] = segment
+        if isinstance(segment, Segment):
+            self.segments[segment.ledger_id] = segment
         self.world.note(author, "applied", repr(segment))
-        for fragment in segment.fragments:
-            for member in fragment.ensemble:
-                if member not in self.locations:
-                    self.locations[member] = self.bookies[member.bookie].candidate_of(member)
+        for member in _list_members(segment):
+            if member not in self.locations:
+                self.locations[member] = self.bookies[member.bookie].candidate_of(member)
         if before is None:
             self.world.counts["segment new → OPEN"] += 1
             self.checkers.on_segment_opened(segment.log_id, segment.epoch, author)
             self.nemesis.on_transition(author, "opened", segment.log_id)
             return
-        old = read_segment(before)
-        first = first_needed(self.find_log(segment.log_id), segment)
-        is_quiet = self._is_quiet(old, segment)
-        self.world.counts["repair of what is quiet"] += is_quiet
-        self.checkers.on_segment_changed(old, segment, first, is_quiet=is_quiet)
-        self._report_copies(old, segment)
-        if segment.lost != old.lost:
-            is_possible = self.options.is_beyond_budget
-            self.checkers.on_loss_recorded(segment, is_possible=is_possible)
+        old = read_any_segment(before)
+        if isinstance(old, Segment) and isinstance(segment, Segment):
+            first = first_needed(self.find_log(segment.log_id), segment)
+            is_quiet = self._is_quiet(old, segment)
+            self.world.counts["repair of what is quiet"] += is_quiet
+            self.checkers.on_segment_changed(old, segment, first, is_quiet=is_quiet)
+            self._report_copies(old, segment)
+            if segment.lost != old.lost:
+                is_possible = self.options.is_beyond_budget
+                self.checkers.on_loss_recorded(segment, is_possible=is_possible)
         if segment.state is old.state:
-            self._report_changed(old, segment, author)
+            if isinstance(old, Segment) and isinstance(segment, Segment):
+                self._report_changed(old, segment, author)
         else:
             assert segment.state in TRANSITIONS[old.state], (old, segment)
             self.world.counts[f"segment {old.state.value} → {segment.state.value}"] += 1
@@ -594,7 +597,7 @@ class Run:
         counts["snapshot named"] += after.snapshot_lsn != before.snapshot_lsn
         self.checkers.on_log_changed(self.world.now_us, before, after)
 
-    def _report_removed(self, segment: Segment) -> None:
+    def _report_removed(self, segment: AnySegment) -> None:
         self.world.counts["segment node removed"] += 1
         self.segments.pop(segment.ledger_id, None)
         self.checkers.on_segment_removed(segment.log_id, segment.epoch)
@@ -605,7 +608,7 @@ class Run:
         assert stored is not None
         return read_log(stored.data)
 
-    def _report_closed(self, segment: Segment, author: SequencerId) -> None:
+    def _report_closed(self, segment: AnySegment, author: SequencerId) -> None:
         assert segment.last_entry is not None and segment.totals is not None
         assert segment.start_seq_num is not None
         self.checkers.on_segment_closed(
@@ -633,8 +636,17 @@ class _Refused(Exception):
     """Beyond the budget: what is lost cannot be read, and the system says so."""
 
 
+def _list_members(segment: AnySegment) -> list[Member]:
+    """Who may have entries of it."""
+    if isinstance(segment, Segment):
+        return [member for fragment in segment.fragments for member in fragment.ensemble]
+    return [row.member for row in segment.nodes]
+
+
 def _rule_of(log: LogConfig) -> PlacementRule:
-    part = log.striped
+    part = log.replication
+    if isinstance(part, FlexibleReplication):
+        return PlacementRule(part.rack, part.region, is_strict=False)
     return PlacementRule(part.min_racks, part.min_regions, is_strict=part.placement == "strict")
 
 

@@ -18,11 +18,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, cast
 
+from duramen.config import FlexibleReplication, LogConfig, Replication
 from duramen.core.duty import Duty
+from duramen.core.flexible.nodeset import list_serving
 from duramen.core.log_node import Ending
 from duramen.core.placement import Candidate
 from duramen.core.placement.node_states import ListReason, NodeStates
-from duramen.core.placement.roster import choose_candidates, read_rows
+from duramen.core.placement.roster import choose_candidates, list_present, read_rows
 from duramen.core.quorum import Quorum
 from duramen.core.sequencer.context import SequencerContext
 from duramen.errors import DuramenError
@@ -52,7 +54,7 @@ from duramen_sequencer.ownership.reliefs import LogReliefs
 from tests.sim.hosting import CountedLink, SimHost, SimProbes, SimRoster
 from tests.sim.metadata import PATHS, Store, StoreSession
 from tests.sim.network import Network
-from tests.sim.options import Options, can_place
+from tests.sim.options import Options, can_place, copies_of
 from tests.sim.peers import SimPeers
 from tests.sim.processes import BookieNode, Reply
 from tests.sim.repair.seat import AuditSeat
@@ -115,7 +117,7 @@ class SequencerNode(Node):
         chance = random.Random(f"clock {self.name} {options.clock_skew_us}")
         self._clock_offset_us = int(chance.random() * options.clock_skew_us)
         self._has_repair = options.has_repair
-        self._least_ack_quorum = min(log.striped.ack_quorum for log in options.logs)
+        self._least_ack_quorum = min(map(copies_of, options.logs))
 
     @property
     def drivers(self) -> dict[LogId, LogDriver]:
@@ -207,6 +209,10 @@ class SequencerNode(Node):
         self._seen.update(self._store.bookies)
         self.context.candidates = choose_candidates(rows)
         self.context.locations = locations
+        self.context.serving = list_serving(rows)
+        roster = list_present(rows)
+        if roster != self.context.roster:
+            self.context.roster = roster
         said = self._store.unreached
         sequencers = {name: said.get(name, ()) for name in sorted(self._store.sequencers)}
         if sequencers != self._sequencers:
@@ -330,19 +336,7 @@ class SequencerNode(Node):
             stored = await self.session.get(path)
             assert stored is not None
             log = read_log(stored.data)
-            part = log.config.striped
-            size, write, racks, regions = (
-                part.ensemble_size, part.write_quorum, part.min_racks, part.min_regions,
-            )  # fmt: skip
-            # Disks are lost within a budget that the lowest ack quorum of the beginning allows.
-            possible = [
-                ack
-                for ack in range(self._least_ack_quorum, write + 1)
-                if can_place(self._list_places(), Quorum(size, write, ack), racks, regions)
-            ]
-            changed = part.model_copy(update={
-                "ack_quorum": self.world.rng.choice([*possible, part.ack_quorum]),
-            })  # fmt: skip
+            changed = self._draw_replication(log.config)
             config = log.config.model_copy(update={
                 "replication": changed, "commit": self.world.rng.choice(("lac", "control")),
             })  # fmt: skip
@@ -355,6 +349,23 @@ class SequencerNode(Node):
         if driver is not None:
             self.world.counts["reconfigured where it is driven"] += 1
             driver.on_config(config, version)
+
+    def _draw_replication(self, config: LogConfig) -> Replication | FlexibleReplication:
+        """Disks are lost within a budget that the fewest copies of the beginning allow."""
+        part = config.replication
+        if isinstance(part, FlexibleReplication):
+            return part.model_copy(update={"extras": self.world.rng.randrange(2)})
+        size, write, racks, regions = (
+            part.ensemble_size, part.write_quorum, part.min_racks, part.min_regions,
+        )  # fmt: skip
+        possible = [
+            ack
+            for ack in range(self._least_ack_quorum, write + 1)
+            if can_place(self._list_places(), Quorum(size, write, ack), racks, regions)
+        ]
+        return part.model_copy(update={
+            "ack_quorum": self.world.rng.choice([*possible, part.ack_quorum]),
+        })  # fmt: skip
 
     def _list_places(self) -> tuple[tuple[str, str], ...]:
         """Where the bookies are that are to stay: operators ask for nothing that needs others."""

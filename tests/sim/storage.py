@@ -220,7 +220,7 @@ class SimStorage(Storage):
 
     def _on_record(self, item: ReplayedRecord) -> None:
         super()._on_record(item)
-        if item.header.kind is RecordKind.ADD:
+        if item.header.kind in (RecordKind.ADD, RecordKind.STORE):
             crc = int.from_bytes(item.body[4:8], "little")
             self._bookie.replayed.append((item.header.ledger_id, item.header.entry_id, crc))
 

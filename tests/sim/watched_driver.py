@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
-from duramen.core.segment import Segment
+from duramen.core.flexible.segment import AnySegment
 from duramen.core.sequencer import effects as fx
 from duramen.core.sequencer.epoch.segment_writer import SegmentWriter
 from duramen.core.sequencer.ledger_writer import WriterState
 from duramen.core.sequencer.log_state import LogState
-from duramen.core.sequencer.recovery import Recovery, RecoveryState
+from duramen.core.sequencer.recovery import RecoveryState
+from duramen.core.sequencer.takeover.older_epochs import AnyRecovery
 from duramen.ids import NOTHING, EntryId, Epoch, LogId, Member, SequencerId
 from duramen.runtime.sequencer.log_driver import LogDriver, stops_at_faults
 from duramen.units import MIB
@@ -34,7 +35,7 @@ class Watcher(Protocol):
     """What is told of the decisions that sequencers take."""
 
     def on_entry_acknowledged(
-        self, now_us: int, segment: Segment, entry_id: EntryId, crc: int
+        self, now_us: int, segment: AnySegment, entry_id: EntryId, crc: int
     ) -> None:
         """The writer has acknowledged an entry."""
 
@@ -43,7 +44,7 @@ class Watcher(Protocol):
     ) -> None:
         """A recovery's seals cover every ack set."""
 
-    def on_conclusion(self, segment: Segment, sequencer_id: SequencerId) -> None:
+    def on_conclusion(self, segment: AnySegment, sequencer_id: SequencerId) -> None:
         """A sequencer knows that its own close is in force."""
 
     def on_memory(self, now_us: int, what: str, size: int, bound: int) -> None:
@@ -65,7 +66,7 @@ class WatchedDriver(LogDriver):
         self._seen_changes = 0
         self._suspended_count = 0
         self._crcs: dict[EntryId, int] = {}
-        self._recoveries: dict[Recovery, str] = {}
+        self._recoveries: dict[AnyRecovery, str] = {}
         """Recoveries under way and the state in which each was seen last."""
         self._seen_state = LogState.IDLE
 
@@ -83,7 +84,7 @@ class WatchedDriver(LogDriver):
             self._observe()
         counts = self._world.counts
         match effect:
-            case fx.SendAdd():
+            case fx.SendAdd() | fx.SendWave():
                 if not effect.is_recovery:
                     self._crcs[effect.entry] = int.from_bytes(effect.payload[4:8], "little")
             case fx.Complete():
@@ -154,7 +155,6 @@ class WatchedDriver(LogDriver):
             self._seen_changes = writer.change_count
             world.note(self._node.name, "ensemble changed", repr(writer.segment))
         segment = writer.segment
-        assert isinstance(segment, Segment), segment
         while self._seen_lac < writer.lac:
             self._seen_lac = EntryId(self._seen_lac + 1)
             self._watcher.on_entry_acknowledged(
@@ -168,7 +168,7 @@ class WatchedDriver(LogDriver):
 
     def _observe_recoveries(self) -> None:
         world, watcher = self._world, self._watcher
-        under_way = [r for r in self.core.older.recoveries if isinstance(r, Recovery)]
+        under_way = self.core.older.recoveries
         for recovery in [r for r in self._recoveries if r not in under_way]:
             state = self._recoveries.pop(recovery)
             if recovery.is_done:

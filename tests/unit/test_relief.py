@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pytest
 
-from duramen.config import Replication
+from duramen.config import parse_log_config, read_log_config
 from duramen.core.ownership.reach import PROBE_US, SILENT_US, Reach
 from duramen.core.ownership.relief import (
     FORGOTTEN_AFTER_US,
@@ -114,12 +114,19 @@ def test_an_ack_set_of_every_write_set_must_be_reached(
     sizes: tuple[int, int, int], placement: str, here: int, unreached: int, can: bool
 ) -> None:
     ensemble, write, ack = sizes
-    wanted = Replication.model_validate({
+    config = parse_log_config({"replication": {
         "ensemble_size": ensemble, "write_quorum": write, "ack_quorum": ack,
         "min_racks": 1, "placement": placement,
-    })  # fmt: skip
+    }})  # fmt: skip
     names = [f"b{i}" for i in range(unreached)]
-    assert can_append(wanted, candidates(here), names) is can
+    assert can_append(config, candidates(here), names) is can
+
+
+@pytest.mark.parametrize(("unreached", "can"), [(0, True), (1, True), (2, False)])
+def test_of_a_flexible_log_enough_for_its_copies_must_be_reached(unreached: int, can: bool) -> None:
+    config = read_log_config({"copysets": "flexible", "replication": {"node": 3, "rack": 1}})
+    names = [f"b{i}" for i in range(unreached)]
+    assert can_append(config, candidates(4), names) is can
 
 
 def test_an_unclosed_segment_must_be_sealed_by_a_cover_of_its_own_bookies() -> None:

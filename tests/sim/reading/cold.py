@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 
-from duramen.core.segment import Segment, Totals
+from duramen.core.flexible.segment import AnySegment
+from duramen.core.segment import Totals
 from duramen.errors import DuramenError
 from duramen.ids import EntryId, LedgerId
 from duramen.runtime.cold import ColdStore, ColdStoreDown
@@ -88,7 +89,7 @@ class EntryLogArchive:
     def __init__(self, cold_files: ColdFiles) -> None:
         self._cold_files = cold_files
 
-    def load_layout(self, segment: Segment) -> EntryLogLayout:
+    def load_layout(self, segment: AnySegment) -> EntryLogLayout:
         """The row groups of a segment with a cold copy."""
         copy = segment.cold_copy
         assert copy is not None, segment

@@ -51,6 +51,9 @@ _UNBOUND_BYTES_PER_S: Final = 1 << 50
 T = TypeVar("T")
 Reply = Callable[[Any], None]
 
+_FORMATS: Final = {"formats": {"envelope": 1}}
+"""It keeps entries of flexible segments."""
+
 
 class RemovedError(Exception):
     """The cluster does not know these disks any more: the process does not start."""
@@ -136,7 +139,7 @@ class BookieDesk:
         known = {} if found is None else read_node(found.data)
         place = {"region": bookie.region, "rack": bookie.rack}
         incarnation = self._member.incarnation
-        fields = {"weight": 1.0, **known, **place, "incarnation": incarnation}
+        fields = {"weight": 1.0, **known, **place, "incarnation": incarnation, **_FORMATS}
         if known.get("incarnation") != incarnation:
             if bookie.is_settled:
                 raise RemovedError(f"{bookie.name} was removed from the cluster")
@@ -179,6 +182,7 @@ class BookieDesk:
             "rack": node.rack,
             "weight": node.weight,
             "doubtful": self._core.is_doubtful,
+            **_FORMATS,
         }
 
     # --- Repair (as `calls`) ---------------------------------------------------------------------

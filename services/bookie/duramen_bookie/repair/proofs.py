@@ -17,7 +17,7 @@ from typing import Any, Final
 from duramen.core.segment import SegmentState
 from duramen.ids import BookieId, Epoch, LedgerId, LogId, epoch_of, log_of
 from duramen.runtime.stores.metadata_store import MetadataError, MetadataStore, Unavailable
-from duramen.wire.metadata_json import MetadataJsonError, Paths, read_log, read_segment
+from duramen.wire.metadata_json import MetadataJsonError, Paths, read_any_segment, read_log
 
 _LOG = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ class MetadataProofs:
             await self._store.sync(path)
             found = await self._store.get(path)
             if found is not None:
-                is_open = read_segment(found.data).state is SegmentState.OPEN
+                is_open = read_any_segment(found.data).state is SegmentState.OPEN
                 made = found.made
         except (MetadataError, MetadataJsonError) as error:
             _LOG.warning("segment %s is not proved open: %s", path, error)

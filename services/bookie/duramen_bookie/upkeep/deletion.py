@@ -18,8 +18,8 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from duramen.core.flexible.segment import AnySegment
 from duramen.core.log_node import LogNode
-from duramen.core.segment import Segment
 from duramen.ids import LAST_EPOCH, EntryId, Epoch, LedgerId, LogId, ledger_of
 from duramen.limits import (
     DELETION_CONCURRENCY,
@@ -36,9 +36,9 @@ from duramen.runtime.stores.metadata_store import (
 from duramen.wire.metadata_json import (
     MetadataJsonError,
     Paths,
+    read_any_segment,
     read_log,
     read_node,
-    read_segment,
 )
 from duramen_bookie.upkeep.pacing import Periodic, monotonic_us
 
@@ -154,7 +154,7 @@ class DeletionPlan:
                 leftovers.append((ledger.epoch, end))
         return DeletionVerdict(drop_below, leftovers, unproved)
 
-    def judge_segment(self, segment: Segment, ledger: LedgerSight) -> EntryId | None:
+    def judge_segment(self, segment: AnySegment, ledger: LedgerSight) -> EntryId | None:
         """The last entry beyond which the ledger is to be purged; None: nothing is to be done."""
         if not segment.is_closed:
             return None
@@ -316,9 +316,9 @@ class Deletion:
 
         return await self._read(self._paths.log(log_id), parse)
 
-    async def _read_segment(self, log_id: LogId, epoch: Epoch) -> Segment | None:
-        def parse(data: bytes) -> Segment:
-            segment = read_segment(data)
+    async def _read_segment(self, log_id: LogId, epoch: Epoch) -> AnySegment | None:
+        def parse(data: bytes) -> AnySegment:
+            segment = read_any_segment(data)
             if (segment.log_id, segment.epoch) != (log_id, epoch):
                 raise MetadataJsonError(f"it holds {segment}")
             return segment

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from duramen.core.flexible.segment import AnySegment
 from duramen.core.life.trim import end_of
 from duramen.core.log_node import LogNode, TrimPoint
 from duramen.core.segment import Segment
@@ -32,7 +33,7 @@ from duramen.texts import Position, PositionKind
 from duramen.wire import bookie_calls as calls
 from duramen.wire.entry import EntryError, EntryInfo, read_entry_info
 from duramen.wire.frame import FrameError
-from duramen.wire.metadata_json import read_segment
+from duramen.wire.metadata_json import read_any_segment
 from duramen.wire.record_json import encode_tail
 
 _HEADER_ANSWER_BYTES = 4096
@@ -46,7 +47,7 @@ class Extent(NamedTuple):
     end: TrimPoint
     """The release pointer: what follows the LAC of the open segment, or the last closed one."""
     timestamp_ms: int
-    open_segment: Segment | None
+    open_segment: AnySegment | None
     """Of epoch LCE + 1."""
 
     def encode_tail(self) -> dict[str, object]:
@@ -152,7 +153,7 @@ class Boundaries:
         return TrimPoint(lsn_of(epoch, following), 0, start + info.totals.record_count)
 
     async def _find_behind(
-        self, log: LogNode, segment: Segment, entry: EntryId, start: int
+        self, log: LogNode, segment: AnySegment, entry: EntryId, start: int
     ) -> TrimPoint:
         """The beginning of the first entry behind `entry` of a CLOSED segment that is there."""
         assert segment.last_entry is not None, segment
@@ -162,7 +163,7 @@ class Boundaries:
         info = await self._read_header(log, segment, present[0][0])
         return TrimPoint(lsn_of(segment.epoch, info.entry_id), 0, start + info.first_position)
 
-    async def _find_segment(self, seq_num: int, log: LogNode) -> Segment:
+    async def _find_segment(self, seq_num: int, log: LogNode) -> AnySegment:
         """The last CLOSED segment that begins at or before `seq_num`: it holds it."""
         low, high = log.first_live_epoch, Epoch(log.last_clean_epoch)
         while low < high:
@@ -173,9 +174,9 @@ class Boundaries:
                 high = Epoch(middle - 1)
         return await self._read_segment(log, low)
 
-    async def _read_segment(self, log: LogNode, epoch: Epoch) -> Segment:
+    async def _read_segment(self, log: LogNode, epoch: Epoch) -> AnySegment:
         stored = await self._link.store.get(self._link.paths.segment(log.log_id, epoch))
-        segment = None if stored is None else read_segment(stored.data)
+        segment = None if stored is None else read_any_segment(stored.data)
         if segment is None or not segment.is_closed:
             raise DuramenError(
                 "log_unavailable", f"e{epoch} cannot be read now, or was given up: try again"
@@ -183,11 +184,11 @@ class Boundaries:
         return segment
 
     async def _bisect(
-        self, log: LogNode, segment: Segment, position: int, last: EntryId
+        self, log: LogNode, segment: AnySegment, position: int, last: EntryId
     ) -> EntryInfo | None:
         """The first entry that is there with more than `position` records before its end."""
         first = EntryId(0)
-        for fragment in segment.fragments:
+        for fragment in segment.fragments if isinstance(segment, Segment) else ():
             if fragment.totals_before.record_count <= position:
                 first = max(first, fragment.first_entry)
         if segment.epoch < log.first_hot_epoch and self._cold is not None:
@@ -208,7 +209,7 @@ class Boundaries:
                 low = middle + 1
         return found
 
-    async def _read_header(self, log: LogNode, segment: Segment, entry: EntryId) -> EntryInfo:
+    async def _read_header(self, log: LogNode, segment: AnySegment, entry: EntryId) -> EntryInfo:
         """The header of an entry at or below the release pointer, from whoever has it."""
         self.header_count += 1
         if segment.epoch < log.first_hot_epoch:
@@ -223,7 +224,7 @@ class Boundaries:
             segment.ledger_id, entry, entry, _HEADER_ANSWER_BYTES, headers_only=True,
             service=calls.ServiceClass.CATCH_UP_READ,
         )  # fmt: skip
-        for member in segment.write_set_of(entry):
+        for member in segment.list_holders(entry):
             body = calls.pack_reads(member.incarnation, [wanted])
             try:
                 answer = await self._lanes.insist(member, "/b/read", body, READ_TIMEOUT_US)

@@ -24,7 +24,6 @@ from typing import Any
 
 from duramen.core.life.retention import purge_time_ms
 from duramen.core.log_node import Ending, LogNode, TrimPoint
-from duramen.core.segment import Segment
 from duramen.core.sequencer.log_state import LogState
 from duramen.errors import DuramenError
 from duramen.ids import NOTHING, EntryId, LogId, SequencerId, lsn_of
@@ -130,9 +129,7 @@ class LifeOperations:
         end = TrimPoint(lsn_of(writer.segment.epoch, EntryId(writer.lac + 1)), 0, seq_num)
         if writer.lac != NOTHING:
             timestamp_ms = max(timestamp_ms, writer.lac_totals.max_timestamp_ms or 0)
-        segment = writer.segment
-        assert isinstance(segment, Segment), segment
-        return Extent(log, version, end, timestamp_ms, segment)
+        return Extent(log, version, end, timestamp_ms, writer.segment)
 
     # --- end and delete --------------------------------------------------------------------------
 

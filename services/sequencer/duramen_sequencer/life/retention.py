@@ -24,6 +24,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from duramen.core.flexible.segment import AnySegment
 from duramen.core.life.retention import (
     carry_out,
     is_to_be_purged,
@@ -31,7 +32,6 @@ from duramen.core.life.retention import (
     purge_time_ms,
 )
 from duramen.core.log_node import LogNode
-from duramen.core.segment import Segment
 from duramen.ids import Epoch, LogId
 from duramen.limits import (
     RETENTION_CONCURRENCY,
@@ -54,9 +54,9 @@ from duramen.units import SECOND
 from duramen.wire.metadata_json import (
     MetadataJsonError,
     encode_log,
+    read_any_segment,
     read_log,
     read_node,
-    read_segment,
 )
 from duramen_sequencer.life.tombstones import Tombstones
 from duramen_sequencer.life.workers import for_each
@@ -67,7 +67,7 @@ _JITTER = 0.2
 
 
 class _Stored(NamedTuple):
-    segment: Segment
+    segment: AnySegment
     version: int
 
 
@@ -271,7 +271,7 @@ class RetentionRounds:
                 if epoch in segments:
                     continue
                 stored = await self._link.store.get(self._link.paths.segment(log.log_id, epoch))
-                if stored is None or not (segment := read_segment(stored.data)).is_closed:
+                if stored is None or not (segment := read_any_segment(stored.data)).is_closed:
                     return None
                 segments[epoch] = _Stored(segment, stored.version)
         return segments
@@ -317,7 +317,7 @@ class RetentionRounds:
             self._counts["nodes_removed"] += 1
 
 
-def _segments_from(stored: Mapping[Epoch, _Stored], first: Epoch) -> list[Segment]:
+def _segments_from(stored: Mapping[Epoch, _Stored], first: Epoch) -> list[AnySegment]:
     """Those from `first` on up to the first one that was not read, oldest first."""
     last = first
     while last in stored:

@@ -114,12 +114,12 @@ class Claims:
             for name in rank_nodes(f"{log.namespace}/{log.name}", weights_of(nodes))
             if name not in without
         ]
-        wanted, candidates = log.config.striped, self._context.candidates
+        candidates = self._context.candidates
         cut_off = [
             name
             for name in names
             if (unreached := unreached_by(nodes[name]))
-            and not can_append(wanted, candidates, unreached)
+            and not can_append(log.config, candidates, unreached)
         ]
         return [name for name in names if name not in cut_off] + cut_off
 

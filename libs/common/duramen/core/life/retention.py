@@ -20,10 +20,10 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from duramen.config import Retention
+from duramen.core.flexible.segment import AnySegment
 from duramen.core.life.release import judge_release
 from duramen.core.life.trim import end_of, is_truncated
 from duramen.core.log_node import LogNode, TrimPoint
-from duramen.core.segment import Segment
 from duramen.ids import Epoch
 from duramen.units import MINUTE, MS
 
@@ -50,7 +50,7 @@ class RetentionVerdict(NamedTuple):
 
 
 def judge(
-    log: LogNode, segments: Sequence[Segment], hot: Sequence[Segment], now_unix_ms: int
+    log: LogNode, segments: Sequence[AnySegment], hot: Sequence[AnySegment], now_unix_ms: int
 ) -> RetentionVerdict:
     """What retention may do to a log that is not deleted.
 
@@ -110,13 +110,13 @@ def purge_time_ms(log: LogNode, window_us: int) -> int:
     return (log.deleted_unix_ms or 0) + window_us // MS
 
 
-def has_cold_copy(segment: Segment) -> bool:
+def has_cold_copy(segment: AnySegment) -> bool:
     """Whether the archive has verified a cold copy of it."""
     return segment.cold_copy is not None
 
 
 def _judge_age_and_size(
-    log: LogNode, segments: Sequence[Segment], now_unix_ms: int
+    log: LogNode, segments: Sequence[AnySegment], now_unix_ms: int
 ) -> tuple[TrimPoint, Epoch | None, int | None]:
     """How far the trim point may go, what holds it, when the next segment expires."""
     config = log.config.retention
@@ -140,7 +140,7 @@ def _judge_age_and_size(
 
 
 def _judge_truncated(
-    log: LogNode, segments: Sequence[Segment], now_unix_ms: int
+    log: LogNode, segments: Sequence[AnySegment], now_unix_ms: int
 ) -> tuple[Epoch, bool, int | None]:
     """What `first_live_epoch` may be, whether a cold copy is missing there, when to look again."""
     config = log.config.retention
@@ -160,12 +160,12 @@ def _judge_truncated(
     return max(bound, log.first_live_epoch), False, None
 
 
-def _expires_ms(segment: Segment, config: Retention) -> int | None:
+def _expires_ms(segment: AnySegment, config: Retention) -> int | None:
     if config.age is None:
         return None
     return (segment.completed_unix_ms or 0) + config.age // MS
 
 
-def _bytes_of(segment: Segment) -> int:
+def _bytes_of(segment: AnySegment) -> int:
     assert segment.totals is not None, segment
     return segment.totals.length_bytes

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from duramen.config import Replication
+from duramen.config import LogConfig, Replication
 from duramen.core.flexible.nodeset_plan import make_nodeset_rule
 from duramen.core.flexible.property import PlacedBookie
 from duramen.core.flexible.segment import AnySegment
@@ -40,13 +40,20 @@ _GOES_ON: Final = (
 
 
 def can_append(
-    wanted: Replication, candidates: Sequence[Candidate], unreached: Collection[str]
+    config: LogConfig, candidates: Sequence[Candidate], unreached: Collection[str]
 ) -> bool:
     """Whether who does not reach these bookies could append to a log that is placed anew.
 
     It may choose members that it does not reach, as long as every write set has Qa others. Whether
-    racks and regions allow that is the same for everybody, and is not asked here.
+    racks and regions allow that is the same for everybody, and is not asked here. Of a flexible log
+    the others satisfy RP.
     """
+    wanted = config.replication
+    if not isinstance(wanted, Replication):
+        here = [c for c in candidates if c.member.bookie not in unreached]
+        return make_nodeset_rule(config).wanted.is_satisfied_by(
+            PlacedBookie(c.member.bookie, c.region, c.rack) for c in here
+        )
     reached = sum(candidate.member.bookie not in unreached for candidate in candidates)
     if wanted.placement == "prefer" and len(candidates) < wanted.ensemble_size:
         return reached >= wanted.ack_quorum
@@ -62,14 +69,7 @@ def can_serve(
     able = [member for member in here if member.bookie not in unreached]
     if not all(segment.is_sealed_by(able) for segment in list_unclosed(log)):
         return False
-    config = log.view.log.config
-    if config.is_flexible:
-        reached = [c for c in candidates if c.member.bookie not in unreached]
-        wanted = make_nodeset_rule(config).wanted
-        return wanted.is_satisfied_by(
-            PlacedBookie(c.member.bookie, c.region, c.rack) for c in reached
-        )
-    return can_append(config.striped, candidates, unreached)
+    return can_append(log.view.log.config, candidates, unreached)
 
 
 def list_unclosed(log: LogSequencer) -> list[AnySegment]:

@@ -135,6 +135,15 @@ def choose_candidates(rows: Collection[BookieRow]) -> list[Candidate]:
     return candidates
 
 
+def list_present(rows: Collection[BookieRow]) -> dict[Member, bool]:
+    """Bookies that are there, each with whether it stores entries of open segments."""
+    return {
+        row.candidate.member: row.state == "rw" and row.duty.takes_new_ledgers
+        for row in rows
+        if row.state != "absent"
+    }
+
+
 def _read_duty(own: Mapping[str, Any], living: Mapping[str, Any]) -> Duty:
     """What its node says, or else it itself; a duty that is not known here gets no new data."""
     text = _text(own.get("duty") or living.get("duty"))

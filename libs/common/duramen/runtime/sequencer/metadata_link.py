@@ -13,7 +13,7 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
-from duramen.core.segment import Segment
+from duramen.core.flexible.segment import AnySegment
 from duramen.core.sequencer.effects import (
     CommitOutcome,
     CreateSegment,
@@ -46,9 +46,9 @@ from duramen.wire.metadata_json import (
     encode_log,
     encode_node,
     encode_segment,
+    read_any_segment,
     read_log,
     read_node,
-    read_segment,
 )
 
 LOOK_COUNT_MAX: Final = 8
@@ -95,13 +95,13 @@ class MetadataLink:
             if stored is None:
                 return None
             log = read_log(stored.data)
-            segments: list[tuple[Segment, int]] = []
+            segments: list[tuple[AnySegment, int]] = []
             for epoch in log.unclosed_epochs:
                 node = await self.store.get(self.paths.segment(log_id, epoch))
                 if node is None:
                     # The log node moved on between the reads: not a consistent view.
                     return None
-                segments.append((read_segment(node.data), node.version))
+                segments.append((read_any_segment(node.data), node.version))
             owner = await self.read_owner(log_id)
         except MetadataError as error:
             _LOG.info("log %d cannot be read: %s", log_id, error)
@@ -111,11 +111,11 @@ class MetadataLink:
             return None
         return LogView(log, stored.version, tuple(segments), owner)
 
-    async def read_segment(self, log_id: LogId, epoch: Epoch) -> Segment | None:
+    async def read_segment(self, log_id: LogId, epoch: Epoch) -> AnySegment | None:
         """A segment node of the past, or None if it could not be read."""
         try:
             stored = await self.store.get(self.paths.segment(log_id, epoch))
-            return None if stored is None else read_segment(stored.data)
+            return None if stored is None else read_any_segment(stored.data)
         except (MetadataError, MetadataJsonError) as error:
             _LOG.info("segment %d of log %d cannot be read: %s", epoch, log_id, error)
             return None

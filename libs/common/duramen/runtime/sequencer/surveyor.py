@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from duramen.core.flexible.nodeset import list_serving
-from duramen.core.placement.roster import BookieRow, choose_candidates, read_rows
+from duramen.core.placement.roster import BookieRow, choose_candidates, list_present, read_rows
 from duramen.core.placement.rule import Candidate
 from duramen.core.placement.steadiness import Steadiness
 from duramen.core.sequencer.context import SequencerContext
@@ -129,11 +129,7 @@ class Surveyor:
     def _survey_flexible(self, rows: list[BookieRow]) -> None:
         """What flexible epochs see: who may be in a nodeset, and who is there."""
         self._context.serving = list_serving(rows)
-        roster = {
-            row.candidate.member: row.state == "rw" and row.duty.takes_new_ledgers
-            for row in rows
-            if row.state != "absent"
-        }
+        roster = list_present(rows)
         if roster != self._context.roster:
             self._context.roster = roster  # writers know by the object whether it is another one
 
