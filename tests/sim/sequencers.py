@@ -354,7 +354,8 @@ class SequencerNode(Node):
         """Disks are lost within a budget that the fewest copies of the beginning allow."""
         part = config.replication
         if isinstance(part, FlexibleReplication):
-            return part.model_copy(update={"extras": self.world.rng.randrange(2)})
+            extras = self.world.rng.randrange(2) if config.nodeset.size is None else part.extras
+            return part.model_copy(update={"extras": extras})
         size, write, racks, regions = (
             part.ensemble_size, part.write_quorum, part.min_racks, part.min_regions,
         )  # fmt: skip
