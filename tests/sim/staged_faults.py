@@ -32,7 +32,7 @@ from duramen.wire.disk.journal_format import (
 )
 from tests.sim.disk import SimFile
 from tests.sim.network import STORE, Network
-from tests.sim.processes import ENTRY_KINDS, BookieNode
+from tests.sim.processes import BookieNode
 from tests.sim.sequencers import SequencerNode
 from tests.sim.storage import LAYOUT
 from tests.sim.world import Node, World
@@ -154,7 +154,7 @@ class StagedFaults:
         is_any = world.chance(0.5)
 
         def is_wanted(header: RecordHeader) -> bool:
-            return header.kind in ENTRY_KINDS and (is_any or log_of(header.ledger_id) == log_id)
+            return header.kind.holds_entry and (is_any or log_of(header.ledger_id) == log_id)
 
         record = _find_last(victim, is_wanted)
         parties = None if record is None else self._find_parties(log_of(record.header.ledger_id))
