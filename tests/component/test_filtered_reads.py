@@ -20,7 +20,7 @@ import pytest
 from duramen.client.bookie_client import BookieClient
 from duramen.core.flexible.sending import ReadFilter
 from duramen.core.status import BookieStatus
-from duramen.ids import NOTHING, BookieId, EntryId, Incarnation, Member, NodeNumber
+from duramen.ids import NOTHING, BookieId, EntryId, Epoch, Incarnation, Member, NodeNumber
 from duramen.limits import READ_QUEUE_WAIT_MAX_US
 from duramen.runtime.http_client import NoAnswerError
 from duramen.runtime.stores.memory_store import MemoryTree
@@ -34,6 +34,7 @@ from duramen.wire.repair_calls import Source
 from duramen_bookie import handlers
 from tests.component.bookie_world import (
     LEDGER,
+    LOG,
     OK,
     READ_LAC,
     SEAL,
@@ -43,6 +44,7 @@ from tests.component.bookie_world import (
     damage,
     entry,
     expected,
+    keep,
     run,
     running,
     span,
@@ -66,12 +68,7 @@ class Reader:
         self._client = client
 
     async def keep(self, *adds: Add) -> None:
-        """Store rows; the first envelope of a bookie is OVERLOADED until its cookies say so."""
-
-        async def ask() -> bool:
-            return await self.bookie.add(*adds) == [OK] * len(adds)
-
-        await wait_for(ask)
+        await keep(self.bookie, *adds)
 
     async def ask(self, *ranges: FilteredRange) -> list[FilteredAnswer]:
         source = Source(
@@ -447,7 +444,7 @@ def test_r1_another_incarnation_and_a_dropped_ledger_are_told_before_anything_el
             reply = await reader.bookie.post("/b/read", body)
             assert reply[36] == BookieStatus.WRONG_INCARNATION
             core = reader.bookie.service.running_core()
-            core.drop(LEDGER >> 32, 1, is_all_below=False)  # type: ignore[arg-type]
+            core.drop(LOG, Epoch(1), is_all_below=False)
             plane = reader.bookie.service._plane
             assert plane is not None
             plane.drain()
@@ -490,7 +487,7 @@ def test_what_contradicts_itself_is_refused_whole_and_seals_nothing(tmp_path: Pa
             mixed[4] = 2  # rows of version 1 under version 2
             with pytest.raises(NoAnswerError):
                 await reader.bookie.post("/b/read", bytes(mixed))
-            assert reader.bookie.service.running_core().sealed_epoch(9) == 0  # type: ignore[arg-type]
+            assert reader.bookie.service.running_core().sealed_epoch(LOG) == 0
             statistics = reader.bookie.service.statistics()["data_plane"]
             assert statistics["frames_refused"] == 4
             assert await reader.ask() == []

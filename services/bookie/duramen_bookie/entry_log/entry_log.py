@@ -43,10 +43,6 @@ READ_AHEAD_BYTES_MIN: Final = 64 << 10
 """A run that long is taken for a part of a catch-up read, whose next part is asked for soon."""
 
 
-_ANY_BYTES: Final = 1 << 62
-"""No bound of bytes, where none are read."""
-
-
 class ReadFault(Enum):
     """Why a read ends before the entry that it was to go on with."""
 
