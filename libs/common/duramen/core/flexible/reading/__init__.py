@@ -1,0 +1,1 @@
+"""Reading of flexible segments: who sends what, what came, and what nobody sent."""
