@@ -16,21 +16,22 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Sequence
 from random import Random
 from typing import Any
 
 from duramen.core.reading.effects import SendRead
+from duramen.core.reading.range_read import AskNode, NodeAnswer, WantedEntries
 from duramen.core.reading.read_ahead import FIRST_BYTES
 from duramen.core.reading.reader import SECOND_POLL_US
 from duramen.core.reading.replica_order import Place, ReplicaOrder
-from duramen.core.reading.runs import last_of_run
+from duramen.core.reading.striped_read import StripedRead
 from duramen.core.segment import Segment
 from duramen.core.status import BookieStatus
 from duramen.errors import DuramenError
 from duramen.ids import NOTHING, BookieId, EntryId, Incarnation, LedgerId, Member
-from duramen.limits import OVERLOADED_PAUSE_US, READ_BYTES_MAX, READ_TIMEOUT_US
+from duramen.limits import OVERLOADED_PAUSE_US, READ_BYTES_MAX
 from duramen.runtime.http_client import (
     NoAnswerError,
     OverloadedError,
@@ -39,6 +40,7 @@ from duramen.runtime.http_client import (
 )
 from duramen.runtime.reading.cache import EntryCache
 from duramen.runtime.reading.cold_reads import ColdReads
+from duramen.runtime.reading.range_reads import ReadRunner
 from duramen.runtime.registry import Roster
 from duramen.runtime.shared_tasks import take_failure
 from duramen.runtime.stores.metadata_store import MetadataStore
@@ -378,52 +380,29 @@ class RangeFetcher:
         *,
         headers_only: bool,
     ) -> list[tuple[EntryId, bytes]]:
-        is_overloaded = False
-        left = deque(self.order.rank(segment.write_set_of(first), read_clock_us()))
-        asked: dict[asyncio.Task[ReadAnswer], tuple[Member, int]] = {}
+        async def ask(call: AskNode) -> NodeAnswer:
+            wanted = ReadRange(
+                segment.ledger_id, call.first, call.last, call.bytes_max,
+                headers_only=call.headers_only, service=ServiceClass.CATCH_UP_READ,
+            )  # fmt: skip
+            answer = await self._bookies.read(call.member, wanted, call.timeout_us)
+            entries = [(entry_id, bytes(body)) for entry_id, body in answer.entries]
+            return NodeAnswer(answer.status, answer.lac, entries)
+
+        runner = ReadRunner(StripedRead(segment, self.order), ask, read_clock_us)
         try:
-            while left or asked:
-                if left:
-                    member = left.popleft()
-                    wanted = ReadRange(
-                        segment.ledger_id, first, min(last, last_of_run(segment, first, member)),
-                        bytes_max, headers_only=headers_only, service=ServiceClass.CATCH_UP_READ,
-                    )  # fmt: skip
-                    reading = self._bookies.read(member, wanted, READ_TIMEOUT_US)
-                    asked[asyncio.create_task(reading)] = member, read_clock_us()
-                for member, answer in await self._wait_any(asked, is_last=not left):
-                    if answer.entries and answer.entries[0][0] == first:
-                        self._note_late(asked)
-                        self.order.on_success(member)
-                        return [(entry_id, bytes(body)) for entry_id, body in answer.entries]
-                    is_overloaded |= answer.status is BookieStatus.OVERLOADED
+            finish = await runner.read(WantedEntries(first, last, bytes_max, headers_only))
         finally:
-            for task in asked:
-                task.cancel()
-        if is_overloaded:
+            runner.close()
+        if finish.entries:
+            return list(finish.entries)
+        if finish.status is BookieStatus.OVERLOADED:
             raise DuramenError(
                 "overloaded", f"no replica of e{segment.epoch}n{first} has room for a read now"
             )
         raise DuramenError(
             "data_unavailable", f"no replica of e{segment.epoch}n{first} can be read now"
         )
-
-    async def _wait_any(
-        self, asked: dict[asyncio.Task[ReadAnswer], tuple[Member, int]], *, is_last: bool
-    ) -> list[tuple[Member, ReadAnswer]]:
-        """The answers that came first, which leave `asked`; none where all are late and there is
-        somebody else to ask."""
-        speculation = self.order.speculation
-        timeout_s = None if is_last else speculation.delay_us(len(asked)) / SECOND
-        done, _ = await asyncio.wait(asked, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-        if not done:
-            speculation.on_request()
-        return [(asked.pop(task)[0], task.result()) for task in done]
-
-    def _note_late(self, asked: dict[asyncio.Task[ReadAnswer], tuple[Member, int]]) -> None:
-        now_us = read_clock_us()
-        for member, asked_us in asked.values():
-            self.order.on_late(member, now_us - asked_us, now_us)
 
     async def stop(self) -> None:
         """Give up what is under way."""
