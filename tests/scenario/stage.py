@@ -259,6 +259,8 @@ class Stage:
                 self.say(reader.name, f"skips to e{epoch}n{entry}", is_fate=True)
             case rx.Gap(epoch, first, last):
                 self.say(reader.name, f"gap e{epoch}n{first} … {last}", is_fate=True)
+            case rx.ConfirmAbsence():
+                raise AssertionError(f"no segment of a scenario is flexible: {effect}")
             case _:
                 assert_never(effect)
 

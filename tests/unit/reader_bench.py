@@ -28,6 +28,7 @@ from duramen.core.reading.replica_order import (
     ReplicaOrder,
 )
 from duramen.core.segment import Fragment, Segment, SegmentState, Totals
+from duramen.core.segment_base import SegmentBase
 from duramen.core.status import BookieStatus
 from duramen.ids import (
     BookieId,
@@ -113,7 +114,7 @@ class Bench:
                     rest.append(effect)
         return rest
 
-    def metadata(self, log: LogNode, segment: Segment | None) -> list[Effect]:
+    def metadata(self, log: LogNode, segment: SegmentBase | None) -> list[Effect]:
         self.reader.on_metadata(log, segment, self.now_us)
         return self.take()
 
@@ -126,13 +127,16 @@ class Bench:
         highest: int = -1,
         is_sealed: bool = False,
         after_us: int = 1_000,
+        sender: Member | None = None,
+        absent: tuple[int, int] | None = None,
     ) -> list[Effect]:
         assert isinstance(read, SendRead)
         self.now_us += after_us
         self.reader.on_read_answer(
             read.read_id, status=status, lac=EntryId(lac), highest=EntryId(highest),
             is_sealed=is_sealed, entries=[(EntryId(n), b"x" * 10) for n in entries],
-            now_us=self.now_us,
+            now_us=self.now_us, sender=sender,
+            absent=None if absent is None else (EntryId(absent[0]), EntryId(absent[1])),
         )  # fmt: skip
         return self.take()
 

@@ -15,6 +15,9 @@ from duramen.ids import NOTHING, BookieId, EntryId, Epoch, Incarnation, LedgerId
 COLD_STORE: Final = Member(BookieId(""), Incarnation(""))
 """In the place of a bookie: the archive, which holds whole CLOSED segments."""
 
+ALL_NODES: Final = Member(BookieId(""), Incarnation("nodes"))
+"""In the place of a bookie: the nodes of a flexible segment's map, read as one by a pass."""
+
 Entry = tuple[EntryId, bytes]
 
 
@@ -28,6 +31,9 @@ class SendRead:
     `beyond`: (first, last) of further runs that the member should hold, in a striped segment. They
     are no part of the answer: a driver with a cache asks for them in the same call and keeps what
     comes, so that later reads need no call of their own. What does not come says nothing.
+
+    `bound`: of a flexible segment, up to where its nodes may show entries (R30); None: of a striped
+    one.
 
     `is_second`: another member was asked for the same and is late, or may be: it must be this one.
     """
@@ -43,6 +49,12 @@ class SendRead:
     wait_for: EntryId = NOTHING
     beyond: tuple[tuple[EntryId, EntryId], ...] = ()
     is_second: bool = False
+    bound: EntryId | None = None
+
+    @property
+    def is_of_all_nodes(self) -> bool:
+        """Whether a pass over the map reads it, and no bookie alone: never a long poll."""
+        return self.member == ALL_NODES
 
     @property
     def is_cold(self) -> bool:
@@ -60,6 +72,14 @@ class CancelRead:
 @dataclass(frozen=True, slots=True)
 class WatchMetadata:
     """Read log node and segment node of `epoch` afresh, call `on_metadata`, and again on change."""
+
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class ConfirmAbsence:
+    """Every node of the map said that it has none of some entries (R25): read log node and segment
+    node of `epoch` after a sync that begins now, call `on_confirmed`."""
 
     epoch: Epoch
 
@@ -96,8 +116,8 @@ class Skip:
 class Gap:
     """Entries `first` … `last` of `epoch` are not there and never will be.
 
-    `is_lost`: they were, and a person has accepted their loss (R15). Otherwise it is a hole: they
-    were never acknowledged.
+    `is_lost`: they were, and a person has accepted their loss (R15), or no node of the map of a
+    closed flexible segment has them (R25). Otherwise it is a hole: they were never acknowledged.
     """
 
     epoch: Epoch
@@ -106,4 +126,4 @@ class Gap:
     is_lost: bool = False
 
 
-Effect = SendRead | CancelRead | WatchMetadata | SetTimer | Deliver | Skip | Gap
+Effect = SendRead | CancelRead | WatchMetadata | ConfirmAbsence | SetTimer | Deliver | Skip | Gap

@@ -9,7 +9,7 @@ next segment begins (R18). It asks the cold store for what left the bookies. It 
     METADATA            on_metadata
     READ                on_read_answer; on_timer asks the next replica as well (speculation)
     POLL                the same; on_metadata or on_lac that raise the bound cancel both polls
-    PAUSE               on_timer, or an on_metadata that changed something
+    PAUSE               on_timer, an on_metadata that changed something, or on_confirmed
     CONSUMER            on_consumed (the buffer is full), or at the tail without `is_following`
 
 Driven by `runtime.reading.log_reader`. Source: docs/protocol/reading.md, R18.
@@ -25,9 +25,12 @@ from typing import Final, NamedTuple
 
 from duramen.backoff import Backoff
 from duramen.core.log_node import LogNode
+from duramen.core.reading.absence import SuspectedAbsence
 from duramen.core.reading.effects import (
+    ALL_NODES,
     COLD_STORE,
     CancelRead,
+    ConfirmAbsence,
     Deliver,
     Effect,
     Entry,
@@ -39,16 +42,16 @@ from duramen.core.reading.effects import (
 )
 from duramen.core.reading.read_ahead import ReadAhead
 from duramen.core.reading.replica_order import ReplicaOrder
-from duramen.core.reading.runs import last_of_run, runs_beyond
-from duramen.core.segment import Segment
-from duramen.core.status import BookieStatus
-from duramen.ids import (
-    LAST_ENTRY_ID,
-    NOTHING,
-    EntryId,
-    Epoch,
-    Member,
+from duramen.core.reading.runs import (
+    WINDOW_COUNT_MAX,
+    find_proved_lac,
+    last_of_run,
+    list_replicas,
+    runs_beyond,
 )
+from duramen.core.segment_base import SegmentBase
+from duramen.core.status import BookieStatus
+from duramen.ids import LAST_ENTRY_ID, NOTHING, EntryId, Epoch, Member
 from duramen.limits import COLD_READ_TIMEOUT_US, READ_TIMEOUT_US, RETRY_DELAY_MAX_US
 from duramen.units import MIB, MS, SECOND
 
@@ -72,10 +75,6 @@ POLL_GRACE_US: Final = 1 * SECOND
 
 RECHECK_US: Final = 5 * SECOND
 """At the end of the last segment the metadata are read again this often, watch or no watch."""
-
-WINDOW_COUNT_MAX: Final = 1_024
-"""How far ahead of an entry a striped segment is read, in entries: one request of 512 ranges at
-most, and some 4 MiB of entries of an ordinary size."""
 
 BOOKIE_FAULTS: Final = (
     BookieStatus.UNREACHABLE,
@@ -137,7 +136,7 @@ class Reader:
         self._is_following = is_following
         self._effects: list[Effect] = []
         self._log: LogNode | None = None
-        self._segment: Segment | None = None
+        self._segment: SegmentBase | None = None
         self._start_seq_num: int | None = None
         self._is_fresh = False
         self._state = ReaderState.METADATA
@@ -161,6 +160,7 @@ class Reader:
         self._buffered_bytes = 0
         self._entry_bytes = 0
         self._ahead = ReadAhead(limits.range_bytes)
+        self._suspected: SuspectedAbsence | None = None
         self._unavailable_since_us: int | None = None
         self._errors: Counter[BookieStatus] = Counter()
         self._effects.append(WatchMetadata(self._epoch))
@@ -246,7 +246,7 @@ class Reader:
 
     # --- Inputs ----------------------------------------------------------------------------------
 
-    def on_metadata(self, log: LogNode, segment: Segment | None, now_us: int) -> None:
+    def on_metadata(self, log: LogNode, segment: SegmentBase | None, now_us: int) -> None:
         """Log node and the segment node of `epoch` (None: it does not exist), read or changed."""
         known_log = self._log
         if known_log is None or log.is_as_new_as(known_log):
@@ -291,12 +291,16 @@ class Reader:
         is_sealed: bool,
         entries: Sequence[Entry],
         now_us: int,
+        sender: Member | None = None,
+        absent: tuple[EntryId, EntryId] | None = None,
     ) -> None:
         """The answer to a SendRead, of a bookie or made by the driver.
 
         Args:
             entries: those that passed their checks, ascending; cut before the first damaged one
                 (none left: UNKNOWN).
+            sender: of all nodes, who gave the last of the entries.
+            absent: what no node has, each of them having looked (R25).
         """
         sent = self._reads.pop(read_id, None)
         if sent is None:
@@ -309,15 +313,37 @@ class Reader:
         delivered = self._deliver(entries)
         has_come = delivered or (read.wait_us > 0 and is_news)
         if has_come:
-            self._on_progress(sent, now_us)
+            self._on_progress(sent, sender or read.member, now_us)
         elif read.wait_us:
             self._on_empty_poll(sent, status, is_sealed, now_us)
+        elif absent is not None and absent[0] == self._next:
+            self._suspect_absence(absent)
         else:
             self._on_failed_read(read, status, now_us)
         is_idle = self._state is ReaderState.READ and not self._reads
         ends_pause = self._state is ReaderState.PAUSE and has_come
         if is_idle or ends_pause or self._state is ReaderState.POLL:
             self._decide(now_us)
+
+    def on_confirmed(self, log: LogNode, segment: SegmentBase | None, now_us: int) -> None:
+        """The metadata, read after all nodes said that they have none of some entries (R25)."""
+        suspected, self._suspected = self._suspected, None
+        self.on_metadata(log, segment, now_us)
+        if suspected is None or (suspected.segment.epoch, suspected.first) != self.position:
+            return
+        is_cold = segment is not None and segment.cold_copy is not None
+        if log.trim.dlsn[:2] > self.position:
+            self._pass_trimmed(log, now_us)
+        elif suspected.is_loss(log, segment) and not is_cold:
+            self._effects.append(Gap(self._epoch, self._next, suspected.last, is_lost=True))
+            self._next = EntryId(suspected.last + 1)
+            self._pass_hole()
+            self._decide(now_us)
+        elif is_cold:
+            self._tries_cold = True
+            self._decide(now_us)
+        elif self._state is ReaderState.PAUSE:
+            self._on_failed_round(now_us)
 
     def on_consumed(self, size_bytes: int, now_us: int) -> None:
         """The consumer took delivered entries of `size_bytes` off the buffer."""
@@ -387,7 +413,18 @@ class Reader:
         self._effects.append(Skip(epoch, entry, log.trim_seq_num))
         self._ask_metadata()
 
-    def _take_segment(self, segment: Segment | None) -> bool:
+    def _pass_trimmed(self, log: LogNode, now_us: int) -> None:
+        """What nobody has was truncated: below the trim point nothing is a loss (R25)."""
+        epoch, entry, _ = log.trim.dlsn
+        if epoch > self._epoch:
+            self._skip_truncated(log)
+            return
+        self._effects.append(Skip(epoch, entry, log.trim_seq_num))
+        self._next = entry
+        self._pass_hole()
+        self._decide(now_us)
+
+    def _take_segment(self, segment: SegmentBase | None) -> bool:
         """Adopt newer metadata of the current segment; whether anything changed."""
         assert self._log is not None
         known, known_start = self._segment, self._start_seq_num
@@ -401,9 +438,7 @@ class Reader:
             elif self._log.last_clean_epoch == self._epoch - 1:
                 self._start_seq_num = self._log.totals.record_count
         if self._segment is not None:
-            # A fragment begins at LAC + 1, so its being there proves that LAC.
-            first_entry = self._segment.last_fragment.first_entry
-            self._lac = max(self._lac, EntryId(first_entry - 1))
+            self._lac = max(self._lac, find_proved_lac(self._segment))
         self._pass_hole()
         return self._segment != known or self._start_seq_num != known_start
 
@@ -442,15 +477,15 @@ class Reader:
         self._effects += [CancelRead(read_id) for read_id in self._reads]
         self._reads.clear()
 
-    def _send_read(self, segment: Segment, now_us: int) -> None:
+    def _send_read(self, segment: SegmentBase, now_us: int) -> None:
         if self._buffered_bytes >= self._limits.buffer_bytes:
             self._state = ReaderState.CONSUMER
             return
         if self.is_cold or self._tries_cold:
             self._ask_cold_store(now_us)
         else:
-            write_set = segment.write_set_of(self._next)
-            members = [m for m in write_set if m not in self._tried] or list(write_set)
+            replicas = list_replicas(segment, self._next)
+            members = [m for m in replicas if m not in self._tried] or list(replicas)
             self._ask_replica(segment, members, now_us)
 
     def _speculate(self, now_us: int) -> None:
@@ -460,27 +495,26 @@ class Reader:
         asked = [sent.read.member for sent in self._reads.values()]
         if COLD_STORE in asked:
             return
-        members = [m for m in segment.write_set_of(self._next) if m not in (*asked, *self._tried)]
+        replicas = list_replicas(segment, self._next)
+        members = [m for m in replicas if m not in (*asked, *self._tried)]
         if members:
             self._order.speculation.on_request()
             self._ask_replica(segment, members, now_us)
 
-    def _ask_replica(self, segment: Segment, members: Sequence[Member], now_us: int) -> None:
+    def _ask_replica(self, segment: SegmentBase, members: Sequence[Member], now_us: int) -> None:
         member = self._order.rank(members, now_us, self._kept)[0]
         last = min(self.bound, last_of_run(segment, self._next, member))
-        # Nothing ahead besides a read that is late, or before an entry has shown its size.
-        is_ahead = self._entry_bytes and not self._reads
+        beyond: tuple[tuple[EntryId, EntryId], ...] = ()
+        if self._entry_bytes and not self._reads:
+            # Nothing ahead besides a read that is late, or before an entry has shown its size.
+            count = min(self._ahead.range_bytes // self._entry_bytes, WINDOW_COUNT_MAX)
+            beyond_last = min(self.bound, EntryId(self._next + count - 1))
+            beyond = runs_beyond(segment, self._next, beyond_last, member)
         self._state = ReaderState.READ
         self._send(
-            member,
-            self._next,
-            last,
-            self._ahead.range_bytes,
-            READ_TIMEOUT_US,
-            now_us=now_us,
-            beyond=self._find_beyond(segment, member) if is_ahead else (),
-            is_second=bool(self._reads),
-        )
+            member, self._next, last, self._ahead.range_bytes, READ_TIMEOUT_US,
+            now_us=now_us, beyond=beyond, is_second=bool(self._reads),
+        )  # fmt: skip
         self._speculate_at_us = now_us + self._order.speculation.delay_us(len(self._reads))
         self._effects.append(SetTimer(self._speculate_at_us))
 
@@ -489,13 +523,7 @@ class Reader:
         ahead_bytes, timeout_us = self._ahead.range_bytes, COLD_READ_TIMEOUT_US
         self._send(COLD_STORE, self._next, self.bound, ahead_bytes, timeout_us, now_us=now_us)
 
-    def _find_beyond(self, segment: Segment, member: Member) -> tuple[tuple[EntryId, EntryId], ...]:
-        """What the member holds of the entries that one range of bytes has room for."""
-        count = min(self._ahead.range_bytes // self._entry_bytes, WINDOW_COUNT_MAX)
-        last = min(self.bound, EntryId(self._next + count - 1))
-        return runs_beyond(segment, self._next, last, member)
-
-    def _send_poll(self, segment: Segment, now_us: int) -> None:
+    def _send_poll(self, segment: SegmentBase, now_us: int) -> None:
         """Wait for the next entry to be confirmed; what is stored already is not waited for.
 
         One poll at first, and a second one beside it when nothing came for a moment.
@@ -509,7 +537,7 @@ class Reader:
             self._effects.append(SetTimer(self._speculate_at_us))
             return
         asked = [sent.read.member for sent in self._reads.values()]
-        ensemble = [m for m in segment.last_fragment.ensemble if m not in asked]
+        ensemble = [m for m in segment.members if m not in asked]
         members = [m for m in ensemble if m not in self._polled]
         if not members:
             self._polled, members = [], ensemble
@@ -517,14 +545,10 @@ class Reader:
             return
         self._send(
             self._order.rank(members, now_us, self._kept)[0],
-            EntryId(min(max(self._next, self._stored + 1), LAST_ENTRY_ID)),
-            LAST_ENTRY_ID,
-            self._limits.poll_bytes,
-            POLL_US + POLL_GRACE_US,
-            wait_us=POLL_US,
-            now_us=now_us,
-            is_second=bool(asked),
-        )
+            EntryId(min(max(self._next, self._stored + 1), LAST_ENTRY_ID)), LAST_ENTRY_ID,
+            self._limits.poll_bytes, POLL_US + POLL_GRACE_US,
+            wait_us=POLL_US, now_us=now_us, is_second=bool(asked),
+        )  # fmt: skip
         if not asked:
             self._effects.append(SetTimer(self._speculate_at_us))
 
@@ -543,19 +567,12 @@ class Reader:
     ) -> None:
         assert self._segment is not None, self
         self._last_read_id += 1
+        is_flexible = list_replicas(self._segment, self._next) == (ALL_NODES,)
         read = SendRead(
-            self._last_read_id,
-            member,
-            self._segment.ledger_id,
-            first,
-            last,
-            bytes_max,
-            timeout_us,
-            wait_us,
-            self._next if wait_us else NOTHING,
-            beyond,
-            is_second,
-        )
+            self._last_read_id, member, self._segment.ledger_id, first, last, bytes_max, timeout_us,
+            wait_us, self._next if wait_us else NOTHING, beyond, is_second,
+            self.bound if is_flexible else None,
+        )  # fmt: skip
         self._reads[read.read_id] = _SentRead(read, now_us)
         self._effects.append(read)
 
@@ -591,7 +608,7 @@ class Reader:
         self._pass_hole()
         return True
 
-    def _on_progress(self, sent: _SentRead, now_us: int) -> None:
+    def _on_progress(self, sent: _SentRead, giver: Member, now_us: int) -> None:
         read = sent.read
         for other in self._reads.values():
             waited_us = now_us - other.at_us
@@ -601,9 +618,9 @@ class Reader:
                 self._order.on_silence(other.read.member, now_us)
         self._cancel_reads()
         if not read.is_cold:
-            self._kept = read.member
-            self._order.on_success(read.member)
-            if not read.wait_us:
+            self._kept = giver
+            self._order.on_success(giver)
+            if not read.wait_us and not read.is_of_all_nodes:
                 self._order.speculation.on_answer(now_us - sent.at_us)
         self._tried = []
         self._polled = []
@@ -631,9 +648,15 @@ class Reader:
         self._on_error(read.member, status, now_us)
         self._failed_polls += 1
         assert self._segment is not None
-        if self._failed_polls >= len(self._segment.last_fragment.ensemble):
+        if self._failed_polls >= len(self._segment.members):
             self._failed_polls = 0
             self._on_failed_round(now_us)
+
+    def _suspect_absence(self, absent: tuple[EntryId, EntryId]) -> None:
+        assert self._log is not None and self._segment is not None, self
+        self._suspected = SuspectedAbsence(*absent, self._log, self._segment)
+        self._state = ReaderState.PAUSE
+        self._effects.append(ConfirmAbsence(self._epoch))
 
     def _on_failed_read(self, read: SendRead, status: BookieStatus, now_us: int) -> None:
         """This replica did not give it: the next one, or all of them again after a pause.
@@ -649,13 +672,13 @@ class Reader:
             self._on_failed_round(now_us)
             return
         self._tried.append(read.member)
-        if all(member in self._tried for member in segment.write_set_of(self._next)):
+        if all(member in self._tried for member in list_replicas(segment, self._next)):
             self._tries_cold = self._failed_rounds > 0 and segment.cold_copy is not None
             self._on_failed_round(now_us)
 
     def _on_error(self, member: Member, status: BookieStatus, now_us: int) -> None:
         self._errors[status] += 1
-        if member == COLD_STORE:
+        if member in (COLD_STORE, ALL_NODES):
             return
         if status in BOOKIE_FAULTS:
             self._order.on_failure(member, now_us)
