@@ -157,7 +157,9 @@ def draw_options(
     """
     rng = random.Random(f"options {seed}")
     repair = random.Random(f"repair {seed}")
-    has_repair = repair.random() < _REPAIR_RATIO
+    # Repair, archive and readers of flexible segments are still to come.
+    is_striped = copysets == "striped"
+    has_repair = repair.random() < _REPAIR_RATIO and is_striped
     region_count = rng.choice((1, 2, 2, 2))
     bookie_count = rng.choice((3, 4, 5, 5, 5, 6))
     rack_size = rng.choice((1, 1, 2))
@@ -177,7 +179,7 @@ def draw_options(
     archive, skew = random.Random(f"archive {seed}"), random.Random(f"skew {seed}")
     rare, flexible = random.Random(f"rare {seed}"), random.Random(f"flexible {seed}")
     faults += tuple(fault for fault in RARE_FAULTS if rare.random() < _RARE_RATIO)
-    has_archive = archive.random() < _ARCHIVE_RATIO
+    has_archive = archive.random() < _ARCHIVE_RATIO and is_striped
     if has_repair:
         faults += tuple(fault for fault in REPAIR_FAULTS if repair.random() < 0.6)
     return Options(

@@ -669,10 +669,17 @@ def _place_of(error: BaseException) -> str:
     return " < ".join(reversed(places[-6:]))
 
 
-def run_seed(seed: int, *, duration_us: int | None = None, with_trace: bool = False) -> Result:
+def run_seed(
+    seed: int,
+    *,
+    duration_us: int | None = None,
+    with_trace: bool = False,
+    copysets: str = "striped",
+) -> Result:
     """Play one seed."""
+    drawn = draw_options(seed, duration_us=duration_us, copysets=copysets)
     with collected_afterwards():
-        return Run(seed, duration_us=duration_us, with_trace=with_trace).play()
+        return Run(seed, drawn=drawn, with_trace=with_trace).play()
 
 
 def play_uncollected(seed: int, *, duration_us: int | None = None) -> Result:

@@ -20,6 +20,7 @@ from tests.sim.mutants import (
     drivers,
     early_appends,
     exactly_once,
+    flexible,
     healing,
     life,
     readers,
@@ -43,6 +44,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
     **repair.MUTANTS,
     **healing.MUTANTS,
     **readers.MUTANTS,
+    **flexible.MUTANTS,
 }
 
 

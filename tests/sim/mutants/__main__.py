@@ -41,8 +41,9 @@ def _play(name: str, seed: int) -> tuple[int, str | None]:
     with mutated(name):
         if mutant.focus is not None:
             return seed, play_focused(seed, mutant.focus).violation
-        play = play_standing if mutant.is_standing else run_seed
-        return seed, play(seed).violation
+        if mutant.is_standing:
+            return seed, play_standing(seed).violation
+        return seed, run_seed(seed, copysets=mutant.copysets).violation
 
 
 def main() -> int:

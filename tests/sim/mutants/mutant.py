@@ -26,3 +26,6 @@ class Mutant(NamedTuple):
 
     focus: Focus | None = None
     """Hunted in runs in which nothing else goes wrong: what is needed is too rare in the others."""
+
+    copysets: str = "striped"
+    """Of the logs of the runs in which it is hunted, unless these have a focus."""

@@ -1,0 +1,139 @@
+"""Mutants of flexible segments: acks by copysets, covers, digests, what is taken over (R22 to R28).
+
+Hunted in runs whose logs are flexible. Source: docs/protocol/waves.md, docs/protocol/recovery.md
+"Recovery of a flexible segment".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, Final
+
+from duramen.core.flexible.property import ReplicationProperty
+from duramen.core.flexible.recovery import Digest, FlexibleRecovery
+from duramen.core.flexible.writing.wave_writer import WaveWriter
+from duramen.core.flexible.writing.waves import WaveWindow
+from duramen.core.sequencer.takeover.segment_recovery import RecoveryState
+from duramen.core.sequencer.takeover.stalled_appends import StalledAppends
+from duramen.core.status import BookieStatus
+from duramen.ids import EntryId, Member, NodeNumber
+from tests.sim.mutants.mutant import Mutant
+
+_hear = WaveWriter._hear
+
+
+def _count_holders(self: WaveWriter, numbers: Collection[NodeNumber]) -> bool:
+    return len(set(numbers)) >= self._wanted.node
+
+
+def _one_less(self: WaveWriter, numbers: Collection[NodeNumber]) -> bool:
+    return len(set(numbers)) >= max(self._wanted.node - 1, 1)
+
+
+def _go_on_when_sealed(
+    self: WaveWriter, member: Member, status: BookieStatus, now_us: int
+) -> NodeNumber | None:
+    """A seal is a failure like any other: another node may do."""
+    if status is BookieStatus.SEALED:
+        status = BookieStatus.READ_ONLY
+    return _hear(self, member, status, now_us)
+
+
+def _keep_what_is_gone(self: WaveWindow, node: NodeNumber, now_us: int) -> None:
+    """Its answers of before count: it had stored them."""
+
+
+def _pass_over_incomplete(self: WaveWindow) -> bool:
+    """LNG is the newest entry that is complete, whatever lies below it."""
+    before = self.lng
+    while self.entries and any(entry.is_complete for entry in self.entries):
+        entry = self.entries.popleft()
+        self.size_bytes -= len(entry.payload)
+        if self.incomplete.pop(entry.entry, None) is not None:
+            self.incomplete_bytes -= len(entry.payload)
+        self.lng, self.lng_totals = entry.entry, entry.totals
+    return self.lng > before
+
+
+def _anybody_covers(
+    self: ReplicationProperty, responders: Collection[Any], _own: Collection[Any]
+) -> bool:
+    return len(list(responders)) >= 1
+
+
+def _absent_by_any_word(self: FlexibleRecovery, position: Any, now_us: int) -> None:
+    """Nobody who was asked reports it: that is enough."""
+    if position.entry <= self._lac:
+        self._retry_later(now_us)
+    else:
+        self._conclude(now_us)
+
+
+def _doubt_is_absence(self: Digest, entry: EntryId) -> bool:
+    return entry not in self.entries
+
+
+def _keep_reports(self: FlexibleRecovery, member: Member, now_us: int) -> None:
+    self._gone.add(member)
+    if self.state is RecoveryState.READ:
+        self._ask_next(self._at, now_us)
+
+
+def _reports_suffice(self: FlexibleRecovery, position: Any, now_us: int) -> None:
+    """One copy that was read is enough: the others come by repair."""
+    self._complete(position, now_us)
+
+
+def _appended_all_the_same(self: StalledAppends, _token: int, _segment: Any) -> None:
+    """What was sent is appended again, whatever the closed segment holds."""
+    placed, self._placed = self._placed, {}
+    self._again = [one.append for entry in sorted(placed) for one in placed[entry]]
+    self._count()
+
+
+MUTANTS: Final[dict[str, Mutant]] = {
+    "wave-acked-below-its-property": Mutant(
+        "R22", "an entry is acknowledged with a copy less than RP asks for",
+        ((WaveWriter, "_suffices", _one_less),), copysets="flexible",
+    ),
+    "wave-holders-are-counted": Mutant(
+        "R22", "holders are counted, wherever they lie",
+        ((WaveWriter, "_suffices", _count_holders),), copysets="flexible",
+    ),
+    "wave-goes-on-when-sealed": Mutant(
+        "R10", "a wave writer takes a seal for a failure",
+        ((WaveWriter, "_hear", _go_on_when_sealed),), copysets="flexible",
+    ),
+    "wave-copies-of-gone-disks-count": Mutant(
+        "R22", "copies on disks that were replaced count as before",
+        ((WaveWindow, "take_back", _keep_what_is_gone),), copysets="flexible",
+    ),
+    "wave-lng-passes-an-incomplete-entry": Mutant(
+        "R22", "LNG moves over entries that are not complete",
+        ((WaveWindow, "pass_complete", _pass_over_incomplete),), copysets="flexible",
+    ),
+    "flexible-cover-of-anybody": Mutant(
+        "R23", "one sealed node is taken for a cover",
+        ((ReplicationProperty, "is_covered_by", _anybody_covers),), copysets="flexible",
+    ),
+    "flexible-absence-without-a-cover": Mutant(
+        "R24", "what nobody reports is absent, however few were asked",
+        ((FlexibleRecovery, "_judge_absence", _absent_by_any_word),), copysets="flexible",
+    ),
+    "flexible-doubt-is-absence": Mutant(
+        "R24", "who cannot vouch for an entry counts as having none",
+        ((Digest, "lacks", _doubt_is_absence),), copysets="flexible",
+    ),
+    "flexible-reports-of-gone-disks-count": Mutant(
+        "R24", "what was read before disks turned out to be others stays as it was",
+        ((FlexibleRecovery, "_on_gone", _keep_reports),), copysets="flexible",
+    ),
+    "flexible-recovery-writes-nothing-back": Mutant(
+        "R24", "an entry that one node has is part of the segment",
+        ((FlexibleRecovery, "_write_back", _reports_suffice),), copysets="flexible",
+    ),
+    "stalled-appended-all-the-same": Mutant(
+        "R28", "what an owner sent before it took its log over is appended again",
+        ((StalledAppends, "on_segment", _appended_all_the_same),), copysets="flexible",
+    ),
+}  # fmt: skip
