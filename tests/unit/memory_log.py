@@ -13,6 +13,7 @@ from duramen.config import parse_log_config
 from duramen.core.log_node import LogNode
 from duramen.core.quorum import Quorum
 from duramen.core.segment import Fragment, Segment, Totals
+from duramen.core.segment_base import SegmentBase
 from duramen.ids import (
     NOTHING,
     BookieId,
@@ -122,12 +123,13 @@ class MemoryLog:
     async def find_reach(self) -> Tail:
         return await self.find_tail()
 
-    async def list_points(self, segment: Segment) -> list[tuple[EntryId, Totals]]:
+    async def list_points(self, segment: SegmentBase) -> list[tuple[EntryId, Totals]]:
+        assert isinstance(segment, Segment)
         if self.group_entry_count and segment.last_entry is not None:
             return self._list_groups(segment, segment.last_entry)
         return [(fragment.first_entry, fragment.totals_before) for fragment in segment.fragments]
 
-    def _list_groups(self, segment: Segment, last: EntryId) -> list[tuple[EntryId, Totals]]:
+    def _list_groups(self, segment: SegmentBase, last: EntryId) -> list[tuple[EntryId, Totals]]:
         """As a manifest has them: a group begins anew behind a hole, where the totals before it
         are the greatest that its own header allows."""
         points: list[tuple[EntryId, Totals]] = []
@@ -146,12 +148,12 @@ class MemoryLog:
             count, before = count + 1, info.totals
         return points
 
-    async def fetch_header(self, segment: Segment, entry: EntryId) -> EntryInfo:
+    async def fetch_header(self, segment: SegmentBase, entry: EntryId) -> EntryInfo:
         self.header_count += 1
         return read_entry_info(self._get(segment, entry))
 
     async def fetch_run(
-        self, segment: Segment, first: EntryId, last: EntryId, bytes_max: int
+        self, segment: SegmentBase, first: EntryId, last: EntryId, bytes_max: int
     ) -> Sequence[tuple[EntryId, bytes]]:
         """Two entries at a time, so that searches have to ask again."""
         assert first <= last
@@ -172,7 +174,7 @@ class MemoryLog:
         seq_num = log.totals.record_count + self._open_totals.record_count
         return Tail(epoch, EntryId(self.lac + 1), self.lac, seq_num, 0)
 
-    def _get(self, segment: Segment, entry: EntryId) -> bytes:
+    def _get(self, segment: SegmentBase, entry: EntryId) -> bytes:
         last = self.lac if segment.last_entry is None else segment.last_entry
         assert entry <= last, "what is beyond the end, or above the LAC, must not be asked for"
         assert segment.hole_at(entry) is None, "there is nothing in a hole"

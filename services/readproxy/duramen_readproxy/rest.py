@@ -23,6 +23,7 @@ from duramen.core.life.trim import SegmentStatus, min_active_dlsn, status_of
 from duramen.core.log_node import LogNode
 from duramen.core.reading.reader import ReaderLimits
 from duramen.core.segment import Fragment, Segment
+from duramen.errors import DuramenError
 from duramen.ids import Epoch, ledger_of
 from duramen.runtime.public.answers import (
     ColdCopyAnswer,
@@ -283,7 +284,7 @@ async def list_segments(follower: LogFollower) -> tuple[LogNode, list[Segment]]:
     now_s = asyncio.get_running_loop().time()
     is_due = now_s >= follower.listed_at_s + LISTED_AGAIN_S
     is_tiered = log.config.tiering.policy != "none"
-    segments = []
+    segments: list[Segment] = []
     for epoch in range(log.first_live_epoch, log.next_epoch):
         segment = (await follower.current(Epoch(epoch)))[1]
         if segment is not None and segment.is_closed:
@@ -291,8 +292,10 @@ async def list_segments(follower: LogFollower) -> tuple[LogNode, list[Segment]]:
             may_have_moved = segment.epoch >= log.first_hot_epoch or not is_archived
             if (is_due and may_have_moved) or (is_tiered and not is_archived):
                 segment = (await follower.refresh(Epoch(epoch)))[1]
-        if segment is not None:
+        if isinstance(segment, Segment):
             segments.append(segment)
+        elif segment is not None:
+            raise DuramenError("internal", f"no answer shows flexible segments yet: e{epoch}")
     if is_due:
         follower.listed_at_s = now_s
     return log, segments

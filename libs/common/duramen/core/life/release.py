@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from duramen.core.flexible.segment import AnySegment
 from duramen.core.log_node import LogNode
+from duramen.core.segment_base import SegmentBase
 from duramen.ids import NOTHING, Epoch
 from duramen.limits import RELEASE_SEGMENT_COUNT_MAX
 from duramen.units import MS
@@ -32,7 +32,7 @@ class HotRelease(NamedTuple):
     """When time alone allows more; None: the archive must come first, or the log node change."""
 
 
-def judge_release(log: LogNode, segments: Sequence[AnySegment], now_unix_ms: int) -> HotRelease:
+def judge_release(log: LogNode, segments: Sequence[SegmentBase], now_unix_ms: int) -> HotRelease:
     """What of a log may be released.
 
     Args:
@@ -55,7 +55,7 @@ def judge_release(log: LogNode, segments: Sequence[AnySegment], now_unix_ms: int
     return HotRelease(epoch, None, now_unix_ms if is_cut else None)
 
 
-def can_do_without_hot_copies(segment: AnySegment) -> bool:
+def can_do_without_hot_copies(segment: SegmentBase) -> bool:
     """Whether nothing of a CLOSED segment is lost to readers without its hot copies."""
     if segment.last_entry == NOTHING:
         return True

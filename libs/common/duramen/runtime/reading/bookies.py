@@ -21,13 +21,15 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
+from duramen.core.flexible.segment import FlexibleSegment
 from duramen.core.reading.effects import SendRead
-from duramen.core.reading.range_read import AskNode, NodeAnswer, WantedEntries
+from duramen.core.reading.range_read import AskNode, Finish, NodeAnswer, WantedEntries
 from duramen.core.reading.read_ahead import FIRST_BYTES
 from duramen.core.reading.reader import SECOND_POLL_US
 from duramen.core.reading.replica_order import Place, ReplicaOrder
 from duramen.core.reading.striped_read import StripedRead
 from duramen.core.segment import Segment
+from duramen.core.segment_base import SegmentBase
 from duramen.core.status import BookieStatus
 from duramen.errors import DuramenError
 from duramen.ids import NOTHING, BookieId, EntryId, Incarnation, LedgerId, Member
@@ -40,6 +42,7 @@ from duramen.runtime.http_client import (
 )
 from duramen.runtime.reading.cache import EntryCache
 from duramen.runtime.reading.cold_reads import ColdReads
+from duramen.runtime.reading.flexible_reads import FlexibleReads
 from duramen.runtime.reading.range_reads import ReadRunner
 from duramen.runtime.registry import Roster
 from duramen.runtime.shared_tasks import take_failure
@@ -58,6 +61,12 @@ from duramen.wire.bookie_calls import (
     verify_read,
 )
 from duramen.wire.entry import EntryInfo, read_entry_info
+from duramen.wire.flexible.filtered_answers import (
+    FilteredAnswer,
+    parse_filtered_answers,
+    verify_filtered,
+)
+from duramen.wire.flexible.filtered_reads import FilteredRange, pack_filtered_reads
 from duramen.wire.frame import FrameError
 
 
@@ -133,6 +142,33 @@ class Bookies:
             self.order.on_latency(member, now_us - begun_us, now_us)
         pairs = zip(parsed, wanted, strict=True)
         return [self._verify(answer, asked) for answer, asked in pairs]
+
+    async def read_filtered(
+        self, member: Member, wanted: FilteredRange, timeout_us: int
+    ) -> FilteredAnswer:
+        """Read a range of a flexible segment; what is broken in the answer is in its `unvouched`.
+
+        What does not fit the request is no answer.
+        """
+        service = wanted.wanted.service
+        body = pack_filtered_reads(member.incarnation, [wanted])
+        begun_us = read_clock_us()
+        data = await self._call(member, service, "read", body, timeout_us)
+        if isinstance(data, BookieStatus):
+            return _no_filtered_answer(data, wanted)
+        try:
+            (answer,) = parse_filtered_answers(data)
+            checked = verify_filtered(answer, wanted)
+        except (FrameError, ValueError):
+            self._counts["malformed"] += 1
+            return _no_filtered_answer(BookieStatus.UNKNOWN, wanted)
+        if checked.status is BookieStatus.OVERLOADED:
+            self._leave_alone(member, service, OVERLOADED_PAUSE_US)
+        elif not wanted.wanted.wait_ms:
+            now_us = read_clock_us()
+            self.order.on_latency(member, now_us - begun_us, now_us)
+        self._counts["damaged"] += len(answer.entries) - len(checked.entries)
+        return checked
 
     async def read_lac(self, member: Member, ledger_id: LedgerId, timeout_us: int) -> Marks:
         """Where the member sees the LAC and the highest entry of a ledger.
@@ -231,6 +267,7 @@ class RangeFetcher:
         self._cold = cold
         self._bookies = bookies
         self._cache = cache
+        self._flexible = FlexibleReads(bookies, cache, read_clock_us)
         self._flights: dict[FlightKey, dict[Member, _SharedRead]] = {}
         self._joined_count = 0
         self._early_count = 0
@@ -281,6 +318,12 @@ class RangeFetcher:
         assert answer is not None, "it was waited for without a bound"
         return answer
 
+    async def fetch_nodes(self, read: SendRead, segment: FlexibleSegment) -> Finish:
+        """Carry out a read of all nodes of a flexible segment; joins one for the same entries."""
+        assert read.is_of_all_nodes, read
+        wanted = WantedEntries(read.first, read.last, read.bytes_max)
+        return await self._flexible.read(segment, wanted)
+
     async def _join(self, key: FlightKey, member: Member) -> ReadAnswer | None:
         """What another member gives that was asked last, until it is late; None: nobody was."""
         flights = self._flights.get(key)
@@ -325,7 +368,7 @@ class RangeFetcher:
             )
         return self._cold
 
-    async def fetch_header(self, segment: Segment, entry_id: EntryId) -> EntryInfo:
+    async def fetch_header(self, segment: SegmentBase, entry_id: EntryId) -> EntryInfo:
         """The header of one entry, from the first replica that has it.
 
         Raises:
@@ -338,7 +381,7 @@ class RangeFetcher:
         return read_entry_info(header)
 
     async def fetch_run(
-        self, segment: Segment, first: EntryId, last: EntryId, bytes_max: int
+        self, segment: SegmentBase, first: EntryId, last: EntryId, bytes_max: int
     ) -> list[tuple[EntryId, bytes]]:
         """Entries from `first` on without a gap, from the first replica that has that one.
 
@@ -357,7 +400,7 @@ class RangeFetcher:
             self._cache.put(segment.ledger_id, entry_id, body)
         return run
 
-    async def fetch_ahead(self, segment: Segment) -> None:
+    async def fetch_ahead(self, segment: SegmentBase) -> None:
         """The first entries of a CLOSED segment, into the cache.
 
         Raises:
@@ -373,29 +416,22 @@ class RangeFetcher:
 
     async def _read_any(
         self,
-        segment: Segment,
+        segment: SegmentBase,
         first: EntryId,
         last: EntryId,
         bytes_max: int,
         *,
         headers_only: bool,
     ) -> list[tuple[EntryId, bytes]]:
-        async def ask(call: AskNode) -> NodeAnswer:
-            wanted = ReadRange(
-                segment.ledger_id, call.first, call.last, call.bytes_max,
-                headers_only=call.headers_only, service=ServiceClass.CATCH_UP_READ,
-            )  # fmt: skip
-            answer = await self._bookies.read(call.member, wanted, call.timeout_us)
-            entries = [(entry_id, bytes(body)) for entry_id, body in answer.entries]
-            return NodeAnswer(answer.status, answer.lac, entries)
-
-        runner = ReadRunner(StripedRead(segment, self.order), ask, read_clock_us)
-        try:
-            finish = await runner.read(WantedEntries(first, last, bytes_max, headers_only))
-        finally:
-            runner.close()
-        if finish.entries:
-            return list(finish.entries)
+        wanted = WantedEntries(first, last, bytes_max, headers_only)
+        if isinstance(segment, FlexibleSegment):
+            finish = await self._flexible.read(segment, wanted)
+        else:
+            assert isinstance(segment, Segment), segment
+            finish = await self._read_striped(segment, wanted)
+        run = [(entry_id, body) for entry_id, body in finish.entries if entry_id <= last]
+        if run:
+            return run
         if finish.status is BookieStatus.OVERLOADED:
             raise DuramenError(
                 "overloaded", f"no replica of e{segment.epoch}n{first} has room for a read now"
@@ -404,12 +440,29 @@ class RangeFetcher:
             "data_unavailable", f"no replica of e{segment.epoch}n{first} can be read now"
         )
 
+    async def _read_striped(self, segment: Segment, wanted: WantedEntries) -> Finish:
+        async def ask(call: AskNode) -> NodeAnswer:
+            asked = ReadRange(
+                segment.ledger_id, call.first, call.last, call.bytes_max,
+                headers_only=call.headers_only, service=ServiceClass.CATCH_UP_READ,
+            )  # fmt: skip
+            answer = await self._bookies.read(call.member, asked, call.timeout_us)
+            entries = [(entry_id, bytes(body)) for entry_id, body in answer.entries]
+            return NodeAnswer(answer.status, answer.lac, entries)
+
+        runner = ReadRunner(StripedRead(segment, self.order), ask, read_clock_us)
+        try:
+            return await runner.read(wanted)
+        finally:
+            runner.close()
+
     async def stop(self) -> None:
         """Give up what is under way."""
         tasks = [flight.task for flights in self._flights.values() for flight in flights.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._flexible.stop()
         if self._cold is not None:
             await self._cold.stop()
 
@@ -424,9 +477,12 @@ class RangeFetcher:
             "joined": self._joined_count,
             "segments_early": self._early_count,
             "entries_ahead": len(self._coming),
+            **self._flexible.statistics(),
         }
 
     async def _request(self, read: SendRead) -> ReadAnswer:
+        if read.bound is not None:
+            return await self._flexible.poll(read, read.bound)
         wanted = ReadRange(
             read.ledger_id, read.first, read.last, read.bytes_max,
             wait_ms=read.wait_us // MS, wait_for=read.wait_for,
@@ -469,6 +525,12 @@ class RangeFetcher:
             del flights[flight.member]
             if not flights:
                 del self._flights[key]
+
+
+def _no_filtered_answer(status: BookieStatus, wanted: FilteredRange) -> FilteredAnswer:
+    return FilteredAnswer(
+        status, NOTHING, NOTHING, False, wanted.filter_number, wanted.wanted.first
+    )
 
 
 def _no_answer(status: BookieStatus) -> ReadAnswer:

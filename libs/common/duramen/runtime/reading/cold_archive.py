@@ -17,8 +17,7 @@ from bisect import bisect_left
 from collections import OrderedDict
 from typing import Final
 
-from duramen.core.flexible.segment import AnySegment
-from duramen.core.segment import Totals
+from duramen.core.segment_base import SegmentBase, Totals
 from duramen.errors import DuramenError
 from duramen.ids import EntryId, LedgerId
 from duramen.runtime.cold import ColdStore, NotThere, find_manifest
@@ -91,7 +90,7 @@ class Archive:
         self._readers: OrderedDict[tuple[str, LedgerId], PartReader] = OrderedDict()
         self._lock = threading.Lock()
 
-    def load_layout(self, segment: AnySegment) -> ColdLayout:
+    def load_layout(self, segment: SegmentBase) -> ColdLayout:
         """The row groups of a CLOSED segment with a cold copy.
 
         Raises:

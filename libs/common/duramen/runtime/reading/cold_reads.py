@@ -19,8 +19,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from duramen.core.flexible.segment import AnySegment
-from duramen.core.segment import Totals
+from duramen.core.segment_base import SegmentBase, Totals
 from duramen.errors import DuramenError
 from duramen.ids import EntryId, LedgerId
 from duramen.runtime.cluster_node import find_cluster
@@ -139,7 +138,7 @@ class ColdReads:
         return run
 
     async def read(
-        self, segment: AnySegment, first: EntryId, last: EntryId, bytes_max: int
+        self, segment: SegmentBase, first: EntryId, last: EntryId, bytes_max: int
     ) -> Entries:
         """Entries from `first` on, as far as its row group goes: one at least, of any size.
 
@@ -165,19 +164,19 @@ class ColdReads:
         self._counts["misses"] += len(run)
         return run
 
-    async def fetch_header(self, segment: AnySegment, entry: EntryId) -> EntryInfo:
+    async def fetch_header(self, segment: SegmentBase, entry: EntryId) -> EntryInfo:
         """The header of one entry. Raises: as `read`."""
         ((_, body),) = await self.read(segment, entry, entry, 1)
         return read_entry_info(body)
 
-    async def list_points(self, segment: AnySegment) -> Sequence[tuple[EntryId, Totals]]:
+    async def list_points(self, segment: SegmentBase) -> Sequence[tuple[EntryId, Totals]]:
         """Entries of a segment and the totals before them, as its manifest tells.
 
         Raises: as `read`.
         """
         return (await self._open(segment)).list_points()
 
-    async def open_ahead(self, segment: AnySegment) -> None:
+    async def open_ahead(self, segment: SegmentBase) -> None:
         """A reader comes to the segment soon, from the one before it: have its beginning here.
 
         Raises: as `read`.
@@ -211,7 +210,7 @@ class ColdReads:
 
     # --- Loading ---------------------------------------------------------------------------------
 
-    async def _open(self, segment: AnySegment) -> ColdLayout:
+    async def _open(self, segment: SegmentBase) -> ColdLayout:
         """The layout of a segment; one load for all who ask."""
         copy = segment.cold_copy
         if copy is None:
@@ -228,7 +227,7 @@ class ColdReads:
             task.add_done_callback(lambda done: self._end(self._layout_flights, key, done))
         return await asyncio.shield(task)
 
-    async def _load_layout(self, segment: AnySegment) -> ColdLayout:
+    async def _load_layout(self, segment: SegmentBase) -> ColdLayout:
         archive = await self._find_archive()
         layout = await self._run(lambda: archive.load_layout(segment))
         self._layouts[segment.ledger_id] = layout

@@ -18,9 +18,11 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Final
 
+from duramen.core.flexible.segment import FlexibleSegment
 from duramen.core.log_node import LogNode
 from duramen.core.reading.effects import (
     CancelRead,
+    ConfirmAbsence,
     Deliver,
     Effect,
     Gap,
@@ -29,11 +31,12 @@ from duramen.core.reading.effects import (
     Skip,
     WatchMetadata,
 )
+from duramen.core.reading.range_read import Finish
 from duramen.core.reading.reader import Reader, ReaderLimits
-from duramen.core.segment import Segment
+from duramen.core.segment_base import SegmentBase
 from duramen.core.status import BookieStatus
 from duramen.errors import DuramenError
-from duramen.ids import NOTHING, Dlsn, EntryId, Epoch, epoch_of
+from duramen.ids import NOTHING, Dlsn, EntryId, Epoch, Member, epoch_of
 from duramen.runtime.reading.bookies import RangeFetcher, read_clock_us
 from duramen.runtime.reading.metadata import LogFollower
 from duramen.runtime.reading.tail import Tail
@@ -317,6 +320,8 @@ class LogCursor:
                     task.cancel()
             case WatchMetadata(epoch):
                 self._metadata_task = asyncio.create_task(self._look(epoch))
+            case ConfirmAbsence(epoch):
+                self._metadata_task = asyncio.create_task(self._confirm(epoch))
             case SetTimer(at_us):
                 self._set_timer(at_us)
             case Deliver() | Skip():
@@ -353,11 +358,26 @@ class LogCursor:
 
     async def _fetch(self, read: SendRead) -> None:
         with self._failing_at_faults():
-            ask = self._fetch_cold if read.is_cold else self._fetcher.fetch
-            answer = await ask(read)
+            sender, absent = None, None
+            if read.is_of_all_nodes:
+                finish = await self._fetch_nodes(read)
+                sender, absent = finish.sender, finish.absent
+                answer = ReadAnswer(finish.status, finish.lac, NOTHING, False, finish.entries)
+            elif read.is_cold:
+                answer = await self._fetch_cold(read)
+            else:
+                answer = await self._fetcher.fetch(read)
             if self._reads.pop(read.read_id, None) is not None:
-                self._answer(read, answer)
+                self._answer(read, answer, sender, absent)
                 self._pump()
+
+    async def _fetch_nodes(self, read: SendRead) -> Finish:
+        """From the nodes of a flexible segment's map, as the newest node that is known has it."""
+        known = self._follower.peek(epoch_of(read.ledger_id))
+        segment = None if known is None else known[1]
+        if not isinstance(segment, FlexibleSegment):
+            return Finish(BookieStatus.UNKNOWN)
+        return await self._fetcher.fetch_nodes(read, segment)
 
     async def _fetch_cold(self, read: SendRead) -> ReadAnswer:
         """From the cold store; an error counts as a replica that does not answer."""
@@ -373,7 +393,13 @@ class LogCursor:
         status = BookieStatus.OK if entries else BookieStatus.UNKNOWN
         return ReadAnswer(status, NOTHING, NOTHING, False, list(entries))
 
-    def _answer(self, read: SendRead, answer: ReadAnswer) -> None:
+    def _answer(
+        self,
+        read: SendRead,
+        answer: ReadAnswer,
+        sender: Member | None = None,
+        absent: tuple[EntryId, EntryId] | None = None,
+    ) -> None:
         if answer.entries:
             self._cold_error = None
         epoch = epoch_of(read.ledger_id)
@@ -388,9 +414,11 @@ class LogCursor:
             is_sealed=answer.is_sealed,
             entries=[(entry_id, bytes(body)) for entry_id, body in answer.entries],
             now_us=read_clock_us(),
+            sender=sender,
+            absent=absent,
         )
 
-    def _note_first_end(self, segment: Segment | None) -> None:
+    def _note_first_end(self, segment: SegmentBase | None) -> None:
         """What is known of an open segment's end when it is met is how far to go for now."""
         if self._target is not None or segment is None or segment.is_closed:
             return
@@ -401,6 +429,18 @@ class LogCursor:
     async def _look(self, epoch: Epoch) -> None:
         with self._failing_at_faults():
             await self._read_metadata(epoch)
+
+    async def _confirm(self, epoch: Epoch) -> None:
+        """Read the metadata after a sync that begins now; the reader pauses until they came."""
+        with self._failing_at_faults():
+            try:
+                log, segment = await self._follower.refresh(epoch, is_synced=True)
+            except DuramenError as error:
+                self._failure = error
+                self._news.set()
+                return
+            self._core.on_confirmed(log, segment, read_clock_us())
+            self._pump()
 
     async def _read_metadata(self, epoch: Epoch) -> None:
         """The first look at a segment may be what a watch vouches for; later ones are fresh.
@@ -444,7 +484,7 @@ class LogCursor:
             with self._failing_at_faults():
                 self._learn(*known)
 
-    def _learn(self, log: LogNode, segment: Segment | None) -> None:
+    def _learn(self, log: LogNode, segment: SegmentBase | None) -> None:
         """Metadata, and the LAC that other readers have learnt."""
         now_us = read_clock_us()
         self._note_first_end(segment)

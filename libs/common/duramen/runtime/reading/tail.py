@@ -22,9 +22,10 @@ from typing import Any, Final, NamedTuple
 
 from duramen.config import LogConfig
 from duramen.core.log_node import LogNode
-from duramen.core.quorum import covers, write_sets
 from duramen.core.reading.effects import SendRead
-from duramen.core.segment import Segment, Totals
+from duramen.core.reading.runs import find_proved_lac
+from duramen.core.segment import Segment
+from duramen.core.segment_base import SegmentBase, Totals
 from duramen.core.status import BookieStatus
 from duramen.errors import DuramenError
 from duramen.ids import LAST_ENTRY_ID, NOTHING, Dlsn, EntryId, Epoch, LogId, Member
@@ -239,7 +240,7 @@ class TailFinder:
     async def _place(
         self,
         log: LogNode,
-        segment: Segment,
+        segment: SegmentBase,
         lac: EntryId,
         *,
         is_sure: bool,
@@ -260,7 +261,7 @@ class TailFinder:
         )
 
     async def _has_early_appends(
-        self, follower: LogFollower, log: LogNode, segment: Segment
+        self, follower: LogFollower, log: LogNode, segment: SegmentBase
     ) -> bool:
         """Whether a later segment has entries already: a bound on this one let them begin."""
         if segment.bound is None:
@@ -269,22 +270,21 @@ class TailFinder:
             later = (await follower.refresh(Epoch(epoch), is_synced=True))[1]
             if later is None:
                 continue
-            if later.last_fragment.first_entry > 0:
+            if find_proved_lac(later) != NOTHING:
                 return True  # they are stored by members that were replaced since, and not asked
             marks = (await self._ask_cover(later)).values()
             if any(mark.highest != NOTHING for mark in marks):
                 return True
         return False
 
-    async def _find_any_lac(self, follower: LogFollower, segment: Segment) -> EntryId:
+    async def _find_any_lac(self, follower: LogFollower, segment: SegmentBase) -> EntryId:
         """The highest LAC of those who answer first, or that anybody here knows.
 
         Raises:
             DuramenError: `data_unavailable`: there is none.
         """
-        fragment = segment.last_fragment
-        known = max(EntryId(fragment.first_entry - 1), follower.known_lac(segment.epoch))
-        asking = {asyncio.create_task(self._ask(segment, member)) for member in fragment.ensemble}
+        known = max(find_proved_lac(segment), follower.known_lac(segment.epoch))
+        asking = {asyncio.create_task(self._ask(segment, member)) for member in segment.members}
         timeout_s = None if known == NOTHING else REACH_WAIT_S
         lacs: list[EntryId] = []
         try:
@@ -308,17 +308,17 @@ class TailFinder:
     async def _judge(
         self,
         follower: LogFollower,
-        segment: Segment,
+        segment: SegmentBase,
         config: LogConfig,
         answers: dict[Member, Marks],
     ) -> tuple[EntryId, bool]:
         """The highest LAC that a covering set or anybody here knows; whether the set has no record
         above that."""
-        first_entry = segment.last_fragment.first_entry
         # A writer that dies may have told its last LAC to one bookie, and readers have it from
         # there: a tail below what they have read would be none.
         known = follower.known_lac(segment.epoch)
-        lac = EntryId(max([first_entry - 1, known, *(marks.lac for marks in answers.values())]))
+        told = (marks.lac for marks in answers.values())
+        lac = max([find_proved_lac(segment), known, *told])
         highest = EntryId(max(marks.highest for marks in answers.values()))
         if config.commit == "control" and await self._is_control(segment, lac, highest):
             return lac, True
@@ -326,9 +326,12 @@ class TailFinder:
         members = sorted(answers, key=lambda member: (answers[member].highest, member))
         deadline_us = read_clock_us() + SETTLE_US
         while lac < highest and members and (rest_us := deadline_us - read_clock_us()) >= MS:
+            # A wait of version 2 ends when its first entry may be shown.
+            is_striped = isinstance(segment, Segment)
             poll = SendRead(
-                0, members[-1], segment.ledger_id, LAST_ENTRY_ID, LAST_ENTRY_ID, 0,
-                rest_us + READ_TIMEOUT_US, rest_us, highest,
+                0, members[-1], segment.ledger_id, LAST_ENTRY_ID if is_striped else highest,
+                LAST_ENTRY_ID, 0, rest_us + READ_TIMEOUT_US, rest_us, highest,
+                bound=None if is_striped else lac,
             )  # fmt: skip
             answer = await self._fetcher.fetch(poll)
             if answer.status not in _ANSWERED or answer.lac <= lac:
@@ -336,7 +339,7 @@ class TailFinder:
             lac = max(lac, answer.lac)
         return lac, lac >= highest
 
-    async def _is_control(self, segment: Segment, lac: EntryId, highest: EntryId) -> bool:
+    async def _is_control(self, segment: SegmentBase, lac: EntryId, highest: EntryId) -> bool:
         """Whether all that is stored above the LAC is a few entries without records."""
         if not lac < highest <= lac + _CONTROL_COUNT_MAX:
             return False
@@ -350,14 +353,12 @@ class TailFinder:
             return False
         return True
 
-    async def _ask_cover(self, segment: Segment) -> dict[Member, Marks]:
-        """Ask the whole last fragment, until those who answered cover it."""
-        ensemble = segment.last_fragment.ensemble
-        sets = write_sets(ensemble, segment.quorum)
+    async def _ask_cover(self, segment: SegmentBase) -> dict[Member, Marks]:
+        """Ask all whom new entries may go to, until those who answered cover it (R12, R23)."""
         answers: dict[Member, Marks] = {}
-        pending = {asyncio.create_task(self._ask(segment, member)) for member in ensemble}
+        pending = {asyncio.create_task(self._ask(segment, member)) for member in segment.members}
         try:
-            while pending and not covers(answers, sets, segment.quorum.ack_quorum):
+            while pending and not segment.is_sealed_by(answers):
                 done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     member, marks = task.result()
@@ -366,13 +367,13 @@ class TailFinder:
         finally:
             for task in pending:
                 task.cancel()
-        if not covers(answers, sets, segment.quorum.ack_quorum):
+        if not segment.is_sealed_by(answers):
             raise DuramenError(
                 "data_unavailable",
-                f"{len(answers)} of {len(ensemble)} bookies of e{segment.epoch} answer: "
+                f"{len(answers)} of {len(segment.members)} bookies of e{segment.epoch} answer: "
                 "too few to be sure of the tail",
             )
         return answers
 
-    async def _ask(self, segment: Segment, member: Member) -> tuple[Member, Marks]:
+    async def _ask(self, segment: SegmentBase, member: Member) -> tuple[Member, Marks]:
         return member, await self._bookies.read_lac(member, segment.ledger_id, READ_TIMEOUT_US)

@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from typing import Final
 
-from duramen.core.segment import Segment
+from duramen.core.segment_base import SegmentBase
 from duramen.ids import EntryId
 from duramen.runtime.reading.positioning.log_view import SearchableLog
 from duramen.wire.entry import EntryInfo
@@ -53,7 +53,7 @@ class SparseIndex:
 
 async def bisect_entries(
     view: SearchableLog,
-    segment: Segment,
+    segment: SegmentBase,
     low: EntryId,
     high: EntryId,
     is_reached: Callable[[EntryInfo], bool],
@@ -81,14 +81,14 @@ async def bisect_entries(
     return skip_hole(segment, low)
 
 
-def skip_absent(segment: Segment, entry: EntryId) -> EntryId:
+def skip_absent(segment: SegmentBase, entry: EntryId) -> EntryId:
     """The entry itself, or the next one that is neither in a hole nor lost."""
     while (absence := segment.absence_at(entry)) is not None:
         entry = EntryId(absence[1] + 1)
     return entry
 
 
-def skip_hole(segment: Segment, entry: EntryId) -> EntryId:
+def skip_hole(segment: SegmentBase, entry: EntryId) -> EntryId:
     """The entry itself, or the one behind the hole that it lies in."""
     hole = segment.hole_at(entry)
     return entry if hole is None else EntryId(hole[1] + 1)

@@ -13,7 +13,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, TypeVar
 
 from duramen.core.log_node import LogNode
-from duramen.core.segment import Segment, Totals
+from duramen.core.segment import Segment
+from duramen.core.segment_base import SegmentBase, Totals
 from duramen.errors import DuramenError
 from duramen.ids import EntryId, Epoch
 from duramen.runtime.reading.bookies import RangeFetcher
@@ -30,7 +31,7 @@ class SearchableLog(Protocol):
     async def read_log(self) -> LogNode:
         """The log node; never older than what an earlier call of any method here has shown."""
 
-    async def read_segment(self, epoch: Epoch) -> Segment | None:
+    async def read_segment(self, epoch: Epoch) -> SegmentBase | None:
         """One segment node; None if there is none."""
 
     async def find_tail(self) -> Tail:
@@ -39,14 +40,14 @@ class SearchableLog(Protocol):
     async def find_reach(self) -> Tail:
         """As far as may be read now; the tail where that can be found."""
 
-    async def list_points(self, segment: Segment) -> Sequence[tuple[EntryId, Totals]]:
+    async def list_points(self, segment: SegmentBase) -> Sequence[tuple[EntryId, Totals]]:
         """Entries, ascending, and the totals of the segment before each: what narrows a search."""
 
-    async def fetch_header(self, segment: Segment, entry: EntryId) -> EntryInfo:
+    async def fetch_header(self, segment: SegmentBase, entry: EntryId) -> EntryInfo:
         """The header of an entry that is there and may be shown."""
 
     async def fetch_run(
-        self, segment: Segment, first: EntryId, last: EntryId, bytes_max: int
+        self, segment: SegmentBase, first: EntryId, last: EntryId, bytes_max: int
     ) -> Sequence[tuple[EntryId, bytes]]:
         """Entries from `first` on, whole and without a gap: one at least, none above `last`."""
 
@@ -70,7 +71,7 @@ class LiveLog:
     async def read_log(self) -> LogNode:
         return await self._follower.current_log()
 
-    async def read_segment(self, epoch: Epoch) -> Segment | None:
+    async def read_segment(self, epoch: Epoch) -> SegmentBase | None:
         return (await self._follower.current(epoch))[1]
 
     async def find_tail(self) -> Tail:
@@ -79,12 +80,14 @@ class LiveLog:
     async def find_reach(self) -> Tail:
         return await self._tails.find_reach(self._follower)
 
-    async def list_points(self, segment: Segment) -> Sequence[tuple[EntryId, Totals]]:
+    async def list_points(self, segment: SegmentBase) -> Sequence[tuple[EntryId, Totals]]:
         if segment.epoch < (await self.read_log()).first_hot_epoch:
             return await self._fetch_cold(segment, self._fetcher.cold.list_points)
+        if not isinstance(segment, Segment):
+            return [(EntryId(0), Totals())]
         return [(fragment.first_entry, fragment.totals_before) for fragment in segment.fragments]
 
-    async def fetch_header(self, segment: Segment, entry: EntryId) -> EntryInfo:
+    async def fetch_header(self, segment: SegmentBase, entry: EntryId) -> EntryInfo:
         return await self._fetch(
             segment,
             lambda: self._fetcher.fetch_header(segment, entry),
@@ -92,7 +95,7 @@ class LiveLog:
         )
 
     async def fetch_run(
-        self, segment: Segment, first: EntryId, last: EntryId, bytes_max: int
+        self, segment: SegmentBase, first: EntryId, last: EntryId, bytes_max: int
     ) -> Sequence[tuple[EntryId, bytes]]:
         return await self._fetch(
             segment,
@@ -102,9 +105,9 @@ class LiveLog:
 
     async def _fetch(
         self,
-        segment: Segment,
+        segment: SegmentBase,
         fetch_hot: Callable[[], Awaitable[T]],
-        fetch_cold: Callable[[Segment], Awaitable[T]],
+        fetch_cold: Callable[[SegmentBase], Awaitable[T]],
     ) -> T:
         if segment.epoch < (await self.read_log()).first_hot_epoch:
             return await self._fetch_cold(segment, fetch_cold)
@@ -119,7 +122,7 @@ class LiveLog:
         return await fetch_cold(current)
 
     async def _fetch_cold(
-        self, segment: Segment, fetch_cold: Callable[[Segment], Awaitable[T]]
+        self, segment: SegmentBase, fetch_cold: Callable[[SegmentBase], Awaitable[T]]
     ) -> T:
         """Ask the cold store, and once more where the node names another copy by now (ADR 0016)."""
         try:

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from duramen.core.log_node import LogNode
-from duramen.core.segment import Segment
+from duramen.core.segment_base import SegmentBase
 from duramen.errors import DuramenError
 from duramen.ids import NOTHING, Dlsn, EntryId, Epoch, LedgerId, LogId
 from duramen.runtime.reading.positioning.entry_search import (
@@ -167,7 +167,7 @@ class Positions:
             _check_beyond(f"seq:{seq_num}", tail, clamp=clamp)
         return at_tail(tail)
 
-    def _known_end(self, segment: Segment, position: int) -> EntryId | None:
+    def _known_end(self, segment: SegmentBase, position: int) -> EntryId | None:
         """The entry at which an earlier answer ended: a point there is no guess."""
         index = self._indexes.get(segment.ledger_id)
         if index is None:
@@ -197,7 +197,7 @@ class Positions:
         return Start(segment.epoch, entry, seq_num, tail, is_known)
 
     async def _find_entry(
-        self, view: SearchableLog, segment: Segment, position: int, last: EntryId
+        self, view: SearchableLog, segment: SegmentBase, position: int, last: EntryId
     ) -> tuple[EntryId, bool]:
         """The entry of a record position, and whether no search was needed."""
         index = self._index_of(segment.ledger_id)
@@ -344,7 +344,7 @@ def at_tail(tail: Tail) -> Start:
     return Start(tail.epoch, tail.entry, tail.seq_num, tail=tail)
 
 
-async def _read_segment(view: SearchableLog, epoch: Epoch) -> Segment:
+async def _read_segment(view: SearchableLog, epoch: Epoch) -> SegmentBase:
     """A segment that has live records.
 
     Raises:
@@ -356,7 +356,7 @@ async def _read_segment(view: SearchableLog, epoch: Epoch) -> Segment:
     return segment
 
 
-async def _find_segment(view: SearchableLog, log: LogNode, seq_num: int) -> Segment:
+async def _find_segment(view: SearchableLog, log: LogNode, seq_num: int) -> SegmentBase:
     """The last CLOSED segment that begins at or before a live `seq_num`, which lies below LCE."""
     low, high = log.first_live_epoch, log.last_clean_epoch
     while low < high:
@@ -368,7 +368,7 @@ async def _find_segment(view: SearchableLog, log: LogNode, seq_num: int) -> Segm
     return await _read_segment(view, low)
 
 
-async def _find_start_seq_num(view: SearchableLog, segment: Segment) -> int:
+async def _find_start_seq_num(view: SearchableLog, segment: SegmentBase) -> int:
     """Sequence number of the first record of a segment at or below LCE + 1.
 
     Raises:
@@ -389,7 +389,7 @@ async def _find_start_seq_num(view: SearchableLog, segment: Segment) -> int:
     return closed.start_seq_num
 
 
-async def _place(view: SearchableLog, segment: Segment, dlsn: Dlsn, tail: Tail | None) -> Start:
+async def _place(view: SearchableLog, segment: SegmentBase, dlsn: Dlsn, tail: Tail | None) -> Start:
     """The start of a DLSN below the tail, in a live segment."""
     start_seq_num = await _find_start_seq_num(view, segment)
     if segment.last_entry is not None and dlsn.entry > segment.last_entry:
@@ -404,7 +404,7 @@ async def _place(view: SearchableLog, segment: Segment, dlsn: Dlsn, tail: Tail |
     return Start(dlsn.epoch, entry, start_seq_num + info.first_position + slot, tail)
 
 
-async def _seq_num_behind(view: SearchableLog, segment: Segment, entry: EntryId) -> int:
+async def _seq_num_behind(view: SearchableLog, segment: SegmentBase, entry: EntryId) -> int:
     """Sequence number of what follows upon a lost entry of a CLOSED segment."""
     assert segment.totals is not None and segment.last_entry is not None, segment
     start_seq_num = await _find_start_seq_num(view, segment)
@@ -480,7 +480,7 @@ async def _has_txids(view: SearchableLog, tail: Tail) -> bool:
 
 
 async def _search(
-    view: SearchableLog, segment: Segment, last: EntryId, wanted: SearchTarget, head: Start
+    view: SearchableLog, segment: SegmentBase, last: EntryId, wanted: SearchTarget, head: Start
 ) -> FoundRecord | None:
     """The first wanted live record in a segment whose maximum at `last` reaches what is wanted."""
     low = head.entry if segment.epoch == head.epoch else EntryId(0)

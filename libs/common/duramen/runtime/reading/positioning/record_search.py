@@ -14,7 +14,7 @@ import enum
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from duramen.core.segment import Segment, Totals
+from duramen.core.segment_base import SegmentBase, Totals
 from duramen.errors import DuramenError
 from duramen.ids import LAST_ENTRY_ID, Dlsn, EntryId, Epoch
 from duramen.runtime.reading.positioning.entry_search import bisect_entries, skip_absent
@@ -62,7 +62,7 @@ class Range(NamedTuple):
     `last` may be shown, and the segment's running maximum reaches what is wanted there.
     """
 
-    segment: Segment
+    segment: SegmentBase
     start_seq_num: int
     """Of the segment's first record."""
     low: EntryId

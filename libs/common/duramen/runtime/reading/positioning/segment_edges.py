@@ -18,7 +18,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeVar
 
-from duramen.core.segment import Segment
+from duramen.core.segment_base import SegmentBase
 from duramen.errors import DuramenError
 from duramen.ids import EntryId, Epoch, LedgerId
 from duramen.runtime.reading.positioning.entry_search import skip_absent
@@ -73,7 +73,7 @@ class SegmentEdges:
         self._look_up_count = 0
 
     async def learn(
-        self, view: SearchableLog, segments: Sequence[Segment]
+        self, view: SearchableLog, segments: Sequence[SegmentBase]
     ) -> Mapping[Epoch, Edges]:
         """What is known of these segments, after a few more were looked up.
 
@@ -96,7 +96,7 @@ class SegmentEdges:
         """Segments that are known, and look-ups since the start."""
         return {"known": len(self._known), "look_ups": self._look_up_count}
 
-    def _recall(self, segment: Segment) -> Edges | None:
+    def _recall(self, segment: SegmentBase) -> Edges | None:
         assert segment.totals is not None, segment
         if segment.totals.record_count == 0:
             return NO_RECORDS
@@ -104,13 +104,13 @@ class SegmentEdges:
             self._known.move_to_end(segment.ledger_id)
         return self._known.get(segment.ledger_id)
 
-    def _is_due(self, segment: Segment) -> bool:
+    def _is_due(self, segment: SegmentBase) -> bool:
         if self._recall(segment) is not None:
             return False
         tried_s = self._tried_s.get(segment.ledger_id)
         return tried_s is None or self._read_clock_s() >= tried_s + TRIED_AGAIN_S
 
-    async def _look_up(self, view: SearchableLog, segment: Segment) -> None:
+    async def _look_up(self, view: SearchableLog, segment: SegmentBase) -> None:
         self._look_up_count += 1
         # Also of one that is given up because it takes long.
         _keep(self._tried_s, segment.ledger_id, self._read_clock_s())
@@ -120,7 +120,7 @@ class SegmentEdges:
             self._tried_s.pop(segment.ledger_id, None)
 
 
-async def find_edges(view: SearchableLog, segment: Segment) -> Edges:
+async def find_edges(view: SearchableLog, segment: SegmentBase) -> Edges:
     """What a CLOSED segment with records begins with.
 
     Of records that are lost or in a hole nothing is known: the first that is left counts.
@@ -134,7 +134,7 @@ async def find_edges(view: SearchableLog, segment: Segment) -> Edges:
     return Edges(await _find_first(view, segment, Key.TXID) if has_txids else None, first_ms)
 
 
-async def _find_first(view: SearchableLog, segment: Segment, key: Key) -> int | None:
+async def _find_first(view: SearchableLog, segment: SegmentBase, key: Key) -> int | None:
     """The value of the first record that has one: nearly always in the first entry."""
     assert segment.start_seq_num is not None and segment.last_entry is not None, segment
     first = skip_absent(segment, EntryId(0))
@@ -150,7 +150,7 @@ async def _find_first(view: SearchableLog, segment: Segment, key: Key) -> int | 
     return _read_value(body, segment, found, key)
 
 
-def _read_value(body: bytes, segment: Segment, found: FoundRecord, key: Key) -> int | None:
+def _read_value(body: bytes, segment: SegmentBase, found: FoundRecord, key: Key) -> int | None:
     assert segment.start_seq_num is not None, segment
     try:
         for placed in place_batches(body, segment.epoch, segment.start_seq_num):
