@@ -59,7 +59,10 @@ from tests.sim.world import World
 T = TypeVar("T")
 
 _METRICS: Final = ("ADD_BYTES", "ADD_ENTRIES", "JOURNAL_QUEUE_BYTES", "JOURNAL_SYNC_SECONDS")
-_READ_CODEC: Final = ("pack_lacs", "pack_reads", "parse_marks", "parse_read_answers")
+_READ_CODEC: Final = (
+    "pack_lacs", "pack_reads", "parse_marks", "parse_read_answers", "pack_filtered_reads",
+    "parse_filtered_answers",
+)  # fmt: skip
 _LANE_CODEC: Final = ("pack_appends", "parse_results", "take_frame")
 _PLANE_METRICS: Final = ("APPEND_WAIT_SECONDS", "READ_WAIT_SECONDS", "CLASS_REFUSALS")
 _LOGGERS: Final = (

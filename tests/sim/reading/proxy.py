@@ -27,7 +27,7 @@ from duramen.runtime.reading.tail import TailFinder
 from duramen.runtime.stores.metadata_store import MetadataStore
 from duramen.units import KIB, MS
 from duramen.wire.entry_history import read_history
-from duramen.wire.metadata_json import read_log, read_segment
+from duramen.wire.metadata_json import read_any_segment, read_log
 from duramen_readproxy.following.feed import Feeds
 from tests.sim.archive.cold_files import ColdFiles
 from tests.sim.checkers import Checkers
@@ -125,7 +125,7 @@ class ReadProxy(Node):
         bound = self.follower_of(log_id).bounds.get(epoch, NOTHING)
         self.history.on_reader_lac(reader, ledger_of(log_id, epoch), bound)
         stored = self.cluster.store.find(PATHS.segment(log_id, epoch))
-        if stored is None or read_segment(stored.data).holes:
+        if stored is None or read_any_segment(stored.data).holes:
             # Sequence numbers show a hole of an out_of_order segment, and nothing else does.
             self.history.on_reader_gap(reader, log_id)
 

@@ -22,7 +22,7 @@ from duramen.runtime.reading.positioning.positions import Start
 from duramen.runtime.reading.tail import Tail
 from duramen.texts import Position, PositionKind
 from duramen.units import KIB, MS, SECOND
-from duramen.wire.metadata_json import read_segment
+from duramen.wire.metadata_json import read_any_segment
 from duramen_readproxy.answers import BatchPick, Bounds
 from duramen_readproxy.following.record_reader import RecordReader, fill
 from duramen_readproxy.following.stream_forms import StreamForm
@@ -116,7 +116,7 @@ class SubscriberNode(ReadProxy):
         stored = self.cluster.store.find(PATHS.segment(log_id, epoch))
         if stored is None or self.rng.random() < 0.3:
             return EntryId(0)
-        last = read_segment(stored.data).last_entry
+        last = read_any_segment(stored.data).last_entry
         return EntryId(0) if last is None else EntryId(self.rng.randrange(last + 2))
 
 
