@@ -31,6 +31,7 @@ from duramen.runtime.registry import Registration
 from duramen.runtime.role import ServiceOptions
 from duramen.runtime.stores.metadata_store import MetadataStore, SessionState
 from duramen.wire.metadata_json import Paths
+from duramen.wire.nodes.formats import FORMATS, PROCESS_FORMATS
 from duramen_readproxy.following.encodings import SharedEncodings
 from duramen_readproxy.following.feed import Feeds
 from duramen_readproxy.following.homes import Homes
@@ -175,11 +176,12 @@ class ReadProxy:
         if self._is_draining:
             raise DuramenError("server_draining", "this read proxy is stopping: ask another one")
 
-    def _describe(self) -> dict[str, str]:
+    def _describe(self) -> dict[str, Any]:
         options = self._options
         return {
             "data_url": options.data_url(self._server.port),
             "admin_url": options.admin_url(),
             "region": options.region,
             "rack": options.rack,
+            FORMATS: dict(PROCESS_FORMATS),
         }

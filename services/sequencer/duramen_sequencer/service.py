@@ -35,6 +35,7 @@ from duramen.runtime.stores.metadata_store import MetadataStore, Rejected, Sessi
 from duramen.runtime.stores.zookeeper_store import ZooKeeperStore
 from duramen.units import MIB
 from duramen.wire.metadata_json import MetadataJsonError, Paths
+from duramen.wire.nodes.formats import FORMATS, PROCESS_FORMATS
 from duramen_sequencer.append_frames import AppendFrames
 from duramen_sequencer.control import Control, Operation
 from duramen_sequencer.fencing import set_token
@@ -121,6 +122,7 @@ class SequencerService:
             "region": options.region,
             "rack": options.rack,
             "weight": options.weight,
+            FORMATS: dict(PROCESS_FORMATS),
         }
         path = f"{self._paths.sequencers}/{options.node_id}"
         self._registration = registration = Registration(store, path, fields)

@@ -22,6 +22,7 @@ from duramen.runtime.registry import Registration, Roster
 from duramen.runtime.role import ServiceOptions
 from duramen.runtime.stores.metadata_store import MetadataStore
 from duramen.wire.metadata_json import Paths
+from duramen.wire.nodes.formats import FORMATS, PROCESS_FORMATS
 from duramen_writeproxy.append_route import AppendRoute
 from duramen_writeproxy.appends import Appender
 from duramen_writeproxy.cluster.journals import JournalCalls, add_journal_routes
@@ -116,6 +117,7 @@ class WriteProxy:
             "admin_url": options.admin_url(),
             "region": options.region,
             "rack": options.rack,
+            FORMATS: dict(PROCESS_FORMATS),
         }
         path = f"{self._paths.write_proxies}/{options.node_id}"
         self._registration = Registration(self._store, path, fields)

@@ -24,9 +24,11 @@ from duramen.runtime.stores.metadata_store import (
 )
 from duramen.wire.metadata_json import MetadataJsonError, Paths, encode_node, read_node
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """Of the whole tree of nodes; code refuses a cluster whose format is newer than its own."""
 
+FORMAT_AT_FIRST: Final = 1
+"""Of a new cluster. 2 comes with its first flexible log: docs/protocol/flexible.md."""
 
 _LOG = logging.getLogger(__name__)
 _RETRY_S: Final = 0.3
@@ -72,7 +74,7 @@ async def ensure_cluster(store: MetadataStore, paths: Paths) -> str:
         uuid = await find_cluster(store, paths)
         if uuid is not None:
             return uuid
-        fields = {"uuid": uuid4().hex, "format": FORMAT, "last_log_id": 0}
+        fields = {"uuid": uuid4().hex, "format": FORMAT_AT_FIRST, "last_log_id": 0}
         with contextlib.suppress(OutcomeUnknown):
             try:
                 await store.create(paths.cluster, encode_node(fields), make_parents=True)

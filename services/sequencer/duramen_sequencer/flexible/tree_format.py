@@ -1,0 +1,141 @@
+"""Raises the format of the cluster's tree to 2, before the first flexible log is stored.
+
+From then on no bookie or sequencer starts that knows format 1 alone. Who is registered already is
+asked first: each must say in its node that it understands flexible segments, and every bookie must
+be there to say so. That is courtesy to a rolling upgrade, and no proof: who comes in between
+refuses what it does not understand.
+
+The format is never lowered. Called by `judgement`.
+Source: docs/protocol/flexible.md "Who may meet it", R3.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Final
+
+from duramen.errors import DuramenError
+from duramen.runtime.cluster_node import FORMAT, FORMAT_AT_FIRST
+from duramen.runtime.stores.metadata_store import Conflict, MetadataStore, OutcomeUnknown
+from duramen.units import agree
+from duramen.wire.metadata_json import MetadataJsonError, Paths, encode_node, read_node
+from duramen.wire.nodes.formats import understands
+
+_TRIES: Final = 20
+_NAMED_MAX: Final = 20
+"""Processes that a refusal names; more are counted."""
+
+
+class TreeFormat:
+    """The format of one cluster, as this process knows it."""
+
+    def __init__(self, store: MetadataStore, paths: Paths) -> None:
+        self._store = store
+        self._paths = paths
+        self._is_raised = False
+        self._node: dict[str, Any] = {}
+        self._version = 0
+
+    async def check(self) -> None:
+        """Whether the tree takes flexible logs, or could; changes nothing.
+
+        Raises:
+            DuramenError: `placement_impossible`, with who does not understand them;
+                `metadata_unavailable`.
+            MetadataError: the metadata store cannot be reached (retry).
+        """
+        if not await self._look():
+            await self._check_everybody()
+
+    async def ensure(self) -> None:
+        """Have the tree take flexible logs.
+
+        Raises:
+            DuramenError: as `check`; `metadata_unavailable`: it may be raised or not, the call may
+                be repeated.
+            MetadataError: as `check`.
+        """
+        for _ in range(_TRIES):
+            if await self._look():
+                return
+            await self._check_everybody()
+            # Read again in any case: the node decides (R3).
+            with contextlib.suppress(Conflict, OutcomeUnknown):
+                await self._store.set(
+                    self._paths.cluster,
+                    encode_node({**self._node, "format": FORMAT}),
+                    version=self._version,
+                )
+        raise DuramenError("metadata_unavailable", "the cluster node changes too often: try again")
+
+    async def _look(self) -> bool:
+        """Whether it was raised; once it was, nobody lowers it."""
+        if not self._is_raised:
+            await self._store.sync(self._paths.cluster)
+            stored = await self._store.get(self._paths.cluster)
+            if stored is None:
+                raise DuramenError("metadata_unavailable", "the cluster node is missing")
+            self._node, self._version = read_node(stored.data), stored.version
+            self._is_raised = _read_format(self._node) >= FORMAT
+        return self._is_raised
+
+    async def _check_everybody(self) -> None:
+        """Read anew: what is followed elsewhere may be a moment old."""
+        paths = self._paths
+        mute = []
+        for kind, parent in (
+            ("sequencer", paths.sequencers),
+            ("write proxy", paths.write_proxies),
+            ("read proxy", paths.read_proxies),
+        ):
+            nodes = await self._read_all(parent)
+            mute += [f"{kind} {name}" for name in sorted(nodes) if not understands(nodes[name])]
+        living = await self._read_all(paths.available)
+        mute += [
+            f"bookie {name}"
+            for name in sorted(living)
+            if not understands(living[name], ("envelope",))
+        ]
+        await self._store.sync(paths.bookies)
+        registered = await self._store.children(paths.bookies) or ()
+        absent = [f"bookie {name}" for name in sorted(registered) if name not in living]
+        if mute or absent:
+            raise DuramenError("placement_impossible", _explain(mute, absent), field="copysets")
+
+    async def _read_all(self, parent: str) -> dict[str, dict[str, Any]]:
+        """Name → fields; a node that is not understood says nothing."""
+        await self._store.sync(parent)
+        found: dict[str, dict[str, Any]] = {}
+        for name in await self._store.children(parent) or ():
+            stored = await self._store.get(f"{parent}/{name}")
+            if stored is None:
+                continue
+            try:
+                found[name] = read_node(stored.data)
+            except MetadataJsonError:
+                found[name] = {}
+        return found
+
+
+def _read_format(node: dict[str, Any]) -> int:
+    """That of before where none is said."""
+    version = node.get("format")
+    return version if type(version) is int else FORMAT_AT_FIRST
+
+
+def _explain(mute: list[str], absent: list[str]) -> str:
+    parts = []
+    if mute:
+        parts.append(f"of a version that does not know them: {_name(mute)}; upgrade first")
+    if absent:
+        parts.append(
+            f"not there, so that nobody knows its version: {_name(absent)}; start it, or have its "
+            "loss accepted"
+        )
+    return "the cluster takes no flexible logs yet: " + "; ".join(parts)
+
+
+def _name(processes: list[str]) -> str:
+    shown = ", ".join(processes[:_NAMED_MAX])
+    more = len(processes) - _NAMED_MAX
+    return f"{shown} and {agree(f'{more} others')}" if more > 0 else shown
