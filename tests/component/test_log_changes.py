@@ -28,7 +28,7 @@ from duramen.runtime.sequencer.node_watch import NodeWatch
 from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
 from duramen.runtime.stores.metadata_store import OutcomeUnknown
 from duramen.wire.metadata_json import Paths, encode_log, encode_node, read_log
-from duramen_sequencer.log_changes import LogChanges, merge
+from duramen_sequencer.log_changes import LogChanges
 from duramen_sequencer.log_host import LogHost
 from tests.unit.core_fakes import LOG_ID
 from tests.unit.nodes import make_log
@@ -222,13 +222,6 @@ def test_a_deleted_log_is_not_changed() -> None:
             await world.reconfigure({"commit": "control"})
 
     run(scenario)
-
-
-def test_null_is_a_value_and_parts_are_merged() -> None:
-    stored = {"retention": {"age": "72h", "bytes": None}, "commit": "lac"}
-    patch = {"retention": {"age": None}}
-    assert merge(stored, patch) == {"retention": {"age": None, "bytes": None}, "commit": "lac"}
-    assert stored["retention"] == {"age": "72h", "bytes": None}
 
 
 def test_a_roll_is_passed_on_to_the_owner_once() -> None:

@@ -221,17 +221,15 @@ def test_the_defaults_are_those_of_the_interface_page() -> None:
 FLEXIBLE: Final = {"copysets": "flexible", "replication": {"node": 2, "rack": 2, "extras": 1}}
 
 
-def test_a_flexible_log_is_read_as_it_was_stored_and_not_offered_yet() -> None:
+def test_a_flexible_log_is_read_as_it_is_stored() -> None:
     more = {"nodeset": {"size": "none"}, "sticky": "off", "window": {"stall": "2s"}}
-    config = read_log_config({**FLEXIBLE, **more})
+    config = parse_log_config({**FLEXIBLE, **more})
     assert isinstance(config.replication, FlexibleReplication) and config.is_flexible
     document = config.to_json()
     assert document["replication"]["extras"] == 1 and document["sticky"] == "off"
     assert document["nodeset"] == {"size": None, "tolerate": 1}
     assert document["window"]["stall"] == "2s"
     assert read_log_config(document) == config
-    with pytest.raises(DuramenError, match="copysets: must be 'striped'"):
-        parse_log_config(FLEXIBLE)
 
 
 def test_a_striped_log_is_stored_as_by_older_versions() -> None:
@@ -252,6 +250,14 @@ def test_a_striped_log_is_stored_as_by_older_versions() -> None:
         ({"window": {"stall": "2s"}}, "window", "flexible alone"),
         ({**FLEXIBLE, "window": {"stall": "2m"}}, "window.stall", "60s"),
         ({**FLEXIBLE, "sticky": "maybe"}, "sticky", "boolean"),
+        ({**FLEXIBLE, "nodeset": {"tolerate": 2}}, "nodeset", "tolerate 2 is not 0 to 1"),
+        ({**FLEXIBLE, "nodeset": {"size": 3}}, "nodeset", "together are 4 bookies"),
+        ({"copysets": "flexible", "replication": {"node": 1, "rack": 1}}, "nodeset", "tolerate 1"),
+        (
+            {"copysets": "flexible", "replication": {"region": 2, "regions_that_must_suffice": 1}},
+            "nodeset",
+            "are never replication.region 2",
+        ),
     ],
 )
 def test_the_forms_of_replication_are_not_mixed(

@@ -27,7 +27,6 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic.json_schema import SkipJsonSchema
 
 from duramen.errors import DuramenError
 from duramen.units import (
@@ -221,6 +220,42 @@ class Nodeset(_Part):
     """How many of them may be away at once."""
 
 
+NODESET_SIZE_MAX: Final = 64
+
+
+def check_nodeset_numbers(
+    *,
+    node: int,
+    region: int,
+    extras: int,
+    size: int | None,
+    tolerate: int,
+    regions_that_must_suffice: int | None,
+) -> None:
+    """Refuse numbers by which no nodeset could be chosen, whatever bookies there are.
+
+    Raises:
+        ValueError: with the numbers.
+    """
+    if not 0 <= tolerate < node:
+        raise ValueError(
+            f"nodeset.tolerate {tolerate} is not 0 to {node - 1}: with {node} nodes away all "
+            "copies of an entry may be (replication.node)"
+        )
+    least, most = node + extras + tolerate, NODESET_SIZE_MAX if size is None else size
+    if not least <= most <= NODESET_SIZE_MAX:
+        and_extras = f" and replication.extras {extras}" if extras else ""
+        raise ValueError(
+            f"nodeset.size {most} is not {least} to {NODESET_SIZE_MAX}: replication.node {node}"
+            f"{and_extras} and nodeset.tolerate {tolerate} together are {least} bookies"
+        )
+    if regions_that_must_suffice is not None and regions_that_must_suffice < region:
+        raise ValueError(
+            f"replication.regions_that_must_suffice {regions_that_must_suffice} regions are never "
+            f"replication.region {region}"
+        )
+
+
 def _read_switch(value: object) -> object:
     """YAML reads an unquoted `on` as true."""
     switches: Mapping[object, bool] = {"on": True, "off": False}
@@ -285,7 +320,7 @@ class Window(_Part):
 
     entries: Annotated[int, Field(strict=True, ge=1, le=100_000)] = 2_000
     bytes: Size = parse_size_bytes("64MiB")
-    stall: SkipJsonSchema[_Stall] = parse_duration_us("10s")
+    stall: _Stall = parse_duration_us("10s")
     """How long an entry of a flexible log may be incomplete, before its owner takes the log over by
     itself (R28)."""
 
@@ -319,13 +354,7 @@ _AckMode = Annotated[
 ]
 
 
-_COPYSETS_OFFERED: Final = "striped"
-"""As `_ACK_MODES_OFFERED`: nothing writes to flexible logs yet, and schemas leave them out."""
-
-_Copysets = Annotated[
-    Literal["striped", "flexible"], WithJsonSchema({"const": _COPYSETS_OFFERED, "type": "string"})
-]
-
+Copysets = Literal["striped", "flexible"]
 
 _SHOWN_FIRST: Final = ("replication", "ack_mode", "copysets")
 """`copysets` is read before `replication`, whose form it tells, and shown behind it."""
@@ -342,13 +371,13 @@ class LogConfig(_Part):
 
     model_config = ConfigDict(json_schema_extra=_show_in_order)
 
-    copysets: _Copysets = "striped"
+    copysets: Copysets = "striped"
     replication: Annotated[
-        Replication | SkipJsonSchema[FlexibleReplication], BeforeValidator(_read_replication)
+        Replication | FlexibleReplication, BeforeValidator(_read_replication)
     ] = Field(default_factory=dict, validate_default=True)
     ack_mode: _AckMode = "ordered"
-    nodeset: SkipJsonSchema[Nodeset] = Nodeset()
-    sticky: SkipJsonSchema[Switch] = True
+    nodeset: Nodeset = Field(default=Nodeset(), validate_default=True)
+    sticky: Switch = True
     early_append: Annotated[bool, Field(strict=True)] = False
     commit: Literal["lac", "control"] = "lac"
     commit_delay: Duration = parse_duration_us("5ms")
@@ -371,6 +400,22 @@ class LogConfig(_Part):
         if value in (Nodeset(), True) or isinstance(value, Window):
             return value
         raise ValueError("of logs with copysets flexible alone")
+
+    @field_validator("nodeset")
+    @classmethod
+    def _check_numbers(cls, value: Nodeset, info: ValidationInfo) -> Nodeset:
+        """What contradicts itself on any bookies."""
+        replication = info.data.get("replication")
+        if isinstance(replication, FlexibleReplication):
+            check_nodeset_numbers(
+                node=replication.node,
+                region=replication.region,
+                extras=replication.extras,
+                size=value.size,
+                tolerate=value.tolerate,
+                regions_that_must_suffice=replication.regions_that_must_suffice,
+            )
+        return value
 
     @property
     def is_flexible(self) -> bool:
@@ -431,8 +476,6 @@ def parse_log_config(document: Mapping[str, Any]) -> LogConfig:
     config = read_log_config(document)
     if config.ack_mode not in _ACK_MODES_OFFERED:
         raise DuramenError("invalid_argument", "ack_mode: must be 'ordered'", field="ack_mode")
-    if config.copysets != _COPYSETS_OFFERED:
-        raise DuramenError("invalid_argument", "copysets: must be 'striped'", field="copysets")
     return config
 
 

@@ -37,7 +37,7 @@ from duramen.wire.metadata_json import (
     read_log,
     read_node,
 )
-from duramen_sequencer.log_changes import read_nonce
+from duramen_sequencer.log_changes import CheckConfig, read_nonce, take_any_config
 from duramen_sequencer.log_ids import LogIds
 from duramen_sequencer.namespaces import (
     Namespaces,
@@ -71,7 +71,7 @@ class Control:
         store: MetadataStore,
         paths: Paths,
         others: Mapping[str, Operation],
-        check_config: Callable[[LogConfig], None] = lambda _config: None,
+        check_config: CheckConfig = take_any_config,
     ) -> None:
         self._check_config = check_config
         self._store = store
@@ -121,9 +121,15 @@ class Control:
         taken = await self._read_name(path)
         if taken is not None and not taken.log.is_deleted:
             return _known(taken.log, config, what, nonce)
-        self._check_config(config)
+        log_id = await self._log_ids.take()
+        try:
+            await self._check_config(config, log_id)
+        except BaseException:
+            # Who tries it again and again would use up the ids.
+            self._log_ids.give_back(log_id)
+            raise
         log = LogNode(
-            log_id=await self._log_ids.take(),
+            log_id=log_id,
             namespace=namespace,
             name=name,
             config=config,

@@ -14,11 +14,12 @@ from __future__ import annotations
 import json
 import logging
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
 from duramen.config import LogConfig, parse_log_config
+from duramen.config_changes import merge_log_config
 from duramen.core.log_node import LogNode
 from duramen.errors import ERRORS, DuramenError
 from duramen.ids import LAST_LOG_ID, LogId
@@ -39,11 +40,25 @@ class _UnansweredError(DuramenError):
     """The log's owner gave no answer."""
 
 
+CheckConfig = Callable[[LogConfig, LogId], Awaitable[None]]
+"""Judges the configuration of a log with this id before it is stored; raises DuramenError."""
+
+
+async def take_any_config(_config: LogConfig, _log_id: LogId) -> None:
+    """Where nothing is known of a cluster."""
+
+
+def _places_anew(old: LogConfig, new: LogConfig) -> bool:
+    """Whether the change is judged as a creation is."""
+    names = ("copysets", "replication", "nodeset")
+    return any(getattr(old, name) != getattr(new, name) for name in names)
+
+
 class LogChanges:
     """The operations `roll`, `reconfigure` and `config_changed` of one sequencer.
 
     Args:
-        check_config: raises DuramenError for a replication that cannot work on this cluster.
+        check_config: raises DuramenError for what cannot work on this cluster.
     """
 
     def __init__(
@@ -52,7 +67,7 @@ class LogChanges:
         paths: Paths,
         host: LogHost,
         client: PeerClient,
-        check_config: Callable[[LogConfig], None] = lambda _config: None,
+        check_config: CheckConfig = take_any_config,
     ) -> None:
         self._check_config = check_config
         self._store = store
@@ -146,11 +161,11 @@ class LogChanges:
             if expected is not None and log.config_version != expected:
                 detail = f"the stored configuration has version {log.config_version}"
                 raise DuramenError("config_conflict", detail, field="config_version")
-            config = parse_log_config(merge(log.config.to_json(), patch))
+            config = parse_log_config(merge_log_config(log.config.to_json(), patch))
             if config == log.config:
                 return log, False
-            if config.replication != log.config.replication:
-                self._check_config(config)
+            if _places_anew(log.config, config):
+                await self._check_config(config, log_id)
             changed = replace(
                 log,
                 config=config,
@@ -254,15 +269,3 @@ def read_tried(request: Mapping[str, Any]) -> tuple[str, ...]:
         detail = "tried: a list of sequencers' ids is expected"
         raise DuramenError("invalid_argument", detail, field="tried")
     return tuple(tried)
-
-
-def merge(stored: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
-    """The stored configuration with the fields that `patch` names replaced; null is a value."""
-    merged = dict(stored)
-    for name, value in patch.items():
-        below = merged.get(name)
-        if isinstance(below, dict) and isinstance(value, dict):
-            merged[name] = merge(below, value)
-        else:
-            merged[name] = value
-    return merged

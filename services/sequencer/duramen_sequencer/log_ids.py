@@ -32,6 +32,7 @@ class LogIds:
         self._store = store
         self._path = paths.cluster
         self._left = iter(range(0))
+        self._unused: list[LogId] = []
         self._lock = asyncio.Lock()
 
     async def take(self) -> LogId:
@@ -42,12 +43,18 @@ class LogIds:
                 ids are used up.
             MetadataError: the metadata store cannot be reached (retry).
         """
+        if self._unused:
+            return self._unused.pop()
         async with self._lock:
             log_id = next(self._left, None)
             if log_id is None:
                 self._left = iter(await self._take_block())
                 log_id = next(self._left)
         return LogId(log_id)
+
+    def give_back(self, log_id: LogId) -> None:
+        """An id that was taken here, and that no log was made with: it is given next."""
+        self._unused.append(log_id)
 
     async def _take_block(self) -> range:
         """The next ids, at least one."""

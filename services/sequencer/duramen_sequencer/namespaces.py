@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from duramen.config import LogConfig, NamespaceConfig, parse_namespace_config
+from duramen.config_changes import merge_fields
 from duramen.errors import DuramenError
 from duramen.runtime.stores.metadata_store import (
     Conflict,
@@ -26,7 +27,7 @@ from duramen.runtime.stores.metadata_store import (
 )
 from duramen.texts import check_namespace
 from duramen.wire.metadata_json import Paths, encode_node, read_node
-from duramen_sequencer.log_changes import merge, read_nonce
+from duramen_sequencer.log_changes import read_nonce
 
 _TRIES: Final = 20
 
@@ -87,7 +88,7 @@ class Namespaces:
                 )
             node, version = found
             stored = parse_namespace_config(node["config"])
-            config = parse_namespace_config(merge(stored.to_json(), patch))
+            config = parse_namespace_config(merge_fields(stored.to_json(), patch))
             is_ours = node.get("nonce") == nonce
             if is_ours or config == stored:
                 return {"config": stored.to_json(), "changed": is_ours}

@@ -16,6 +16,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from duramen.config import LogConfig
+from duramen.core.flexible.nodeset import list_serving
+from duramen.core.flexible.segment import AnySegment, FlexibleSegment
 from duramen.core.hashing import WEIGHT_MAX
 from duramen.core.log_node import LogNode
 from duramen.core.placement.advice import advise
@@ -45,10 +47,13 @@ from duramen.wire.metadata_json import (
     PLACED_BY,
     Paths,
     encode_node,
+    read_any_segment,
     read_log,
     read_node,
-    read_segment,
 )
+from duramen_sequencer.flexible.explanation import describe_nodeset, find_narrowness
+from duramen_sequencer.flexible.judgement import check_nodeset
+from duramen_sequencer.flexible.tree_format import TreeFormat
 from duramen_sequencer.log_changes import read_log_id
 
 _TRIES: Final = 20
@@ -65,6 +70,7 @@ class PlacementOperations:
         self._store = store
         self._paths = paths
         self._surveyor = surveyor
+        self._format = TreeFormat(store, paths)
         self.by_name = {
             "bookies": _dumped(self.list_bookies),
             "locate": _dumped(self.locate),
@@ -153,7 +159,8 @@ class PlacementOperations:
         return await self.show_regions({})
 
     async def check_log(self, request: Mapping[str, Any]) -> PlacementCheckAnswer:
-        """Every write set of every fragment that breaks its log's rule (R20), hot segments only.
+        """Every write set of every fragment that breaks its log's rule (R20), hot segments only;
+        of a flexible log also its nodeset.
 
         Members that are owed data do not count as copies.
 
@@ -161,28 +168,46 @@ class PlacementOperations:
             DuramenError: `log_not_found`.
         """
         log = await self._read_log(read_log_id(request))
+        newest: AnySegment | None = None
         violations: list[ViolationAnswer] = []
         counts = {"segments": 0, "fragments": 0, "violations": 0}
         for epoch in range(log.first_kept_epoch, log.next_epoch):
             stored = await self._store.get(self._paths.segment(log.log_id, Epoch(epoch)))
             if stored is None:
                 continue  # It was trimmed away meanwhile.
-            segment = read_segment(stored.data)
-            found = self._check_segment(log, segment, await self._read_owed(segment))
+            newest = segment = read_any_segment(stored.data)
+            if isinstance(segment, FlexibleSegment):
+                found = find_narrowness(segment, self._locate_nodes(segment))
+            else:
+                found = self._check_segment(log, segment, await self._read_owed(segment))
+                counts["fragments"] += len(segment.fragments)
             counts["segments"] += 1
-            counts["fragments"] += len(segment.fragments)
             counts["violations"] += len(found)
             violations += found[: VIOLATIONS_SHOWN_MAX - len(violations)]
-        return PlacementCheckAnswer(log_id=str(log.log_id), **counts, shown=violations)
+        told: dict[str, Any] = {"log_id": str(log.log_id), **counts, "shown": violations}
+        if log.config.is_flexible:
+            serving = list_serving(self._surveyor.list_bookies())
+            told["nodeset"] = describe_nodeset(log, newest, serving)
+        return PlacementCheckAnswer(**told)
 
-    def check_config(self, config: LogConfig) -> None:
+    async def check_config(self, config: LogConfig, log_id: LogId) -> None:
         """Refuse a replication that cannot work, by itself or on the bookies that are registered.
 
-        With no bookie known nothing is said about the cluster: it may be starting.
+        With no bookie known nothing is said about the cluster: it may be starting. The first
+        flexible configuration has the tree made ready for such logs.
 
         Raises:
-            DuramenError: `invalid_argument` with what would work; `placement_impossible`.
+            DuramenError: `invalid_argument` with what would work; `placement_impossible`; of
+                flexible logs also `metadata_unavailable` (retry).
+            MetadataError: the metadata store cannot be reached (retry); of flexible logs alone.
         """
+        if config.is_flexible:
+            await self._format.check()
+            rows = self._surveyor.list_bookies()
+            if rows:
+                check_nodeset(config, log_id, list_serving(rows))
+            await self._format.ensure()
+            return
         replication = config.striped
         advice = advise(replication)
         if advice is not None:
@@ -226,6 +251,9 @@ class PlacementOperations:
                     )
                 )
         return found
+
+    def _locate_nodes(self, segment: FlexibleSegment) -> dict[Member, Candidate]:
+        return self._surveyor.locate({row.member for row in segment.nodes})
 
     async def _read_log(self, log_id: LogId) -> LogNode:
         path = self._paths.log(log_id)
@@ -317,6 +345,6 @@ def _dumped(
     """The operation as a control call, whose answer is JSON."""
 
     async def run(request: dict[str, Any]) -> dict[str, Any]:
-        return (await operation(request)).model_dump()
+        return (await operation(request)).model_dump(exclude_unset=True)
 
     return run

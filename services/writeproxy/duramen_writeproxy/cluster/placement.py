@@ -54,7 +54,7 @@ def add_placement_routes(app: FastAPI, names: NameCache, creator: Creator) -> No
         told = await creator.ask("", message, ("closed", "regions"))
         return read_answer(RegionsAnswer, told)
 
-    @app.get("/v1/cluster/logs/{namespace}/{log}/placement")
+    @app.get("/v1/cluster/logs/{namespace}/{log}/placement", response_model_exclude_unset=True)
     async def get_placement(namespace: str, log: str) -> PlacementCheckAnswer:
         log_id = await names.find(check_namespace(namespace), check_log_name(log))
         message = {"op": "check_placement", "log_id": str(log_id)}

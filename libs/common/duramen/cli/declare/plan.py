@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
 from duramen.cli.declare.documents import DocumentsError, Wanted, check_config
+from duramen.config_changes import merge_log_config
 
 Action = Literal["create", "change", "same"]
 
@@ -95,7 +96,7 @@ def _plan_one(wanted: Wanted, present: Present | None) -> ApplyStep:
         return ApplyStep(
             wanted, "create", tuple(Change(field, None, named[field]) for field in named)
         )
-    whole = check_config(wanted, _merge(present.config, wanted.config))
+    whole = check_config(wanted, merge_log_config(present.config, wanted.config))
     old = dict(_list_fields(present.config, present.config))
     changes = tuple(
         Change(field, old.get(field), new)
@@ -115,16 +116,6 @@ def _list_fields(
             yield from _list_fields(found, value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", found
-
-
-def _merge(present: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(present)
-    for name, value in wanted.items():
-        below = merged.get(name)
-        if isinstance(value, Mapping) and isinstance(below, Mapping):
-            value = _merge(below, value)
-        merged[name] = value
-    return merged
 
 
 def format_value(value: Any) -> str:

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from duramen.core.flexible.soundness import SIZE_MAX, NodesetRule
+from duramen.config import NODESET_SIZE_MAX
+from duramen.core.flexible.soundness import NodesetRule
 
 _TRIES_MAX: Final = 100
 """What so many do not show to work is not offered."""
@@ -71,7 +72,7 @@ def _list_values(rule: NodesetRule, bookie_count: int, region_count: int) -> dic
         "region": range(wanted.region - 1, 0, -1),
         "extras": range(wanted.extras - 1, -1, -1),
         "tolerate": range(rule.tolerate - 1, -1, -1),
-        "size": range(rule.size_of(bookie_count) + 1, min(bookie_count, SIZE_MAX) + 1),
+        "size": range(rule.size_of(bookie_count) + 1, min(bookie_count, NODESET_SIZE_MAX) + 1),
     }
     if suffices is not None:
         values["regions_that_must_suffice"] = range(suffices + 1, region_count + 1)

@@ -23,10 +23,10 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from duramen.config import check_nodeset_numbers
 from duramen.core.flexible.property import UNKNOWN, PlacedBookie, ReplicationProperty
 from duramen.core.placement.room import Rack
 
-SIZE_MAX: Final = 64
 SIZE_DEFAULT_MAX: Final = 20
 """Larger nodesets spread a log no better, and a recovery asks each node."""
 
@@ -52,23 +52,15 @@ class NodesetRule:
     is_strict: bool = True
 
     def __post_init__(self) -> None:
-        wanted, tolerate = self.wanted, self.tolerate
-        if not 0 <= tolerate < wanted.node:
-            raise ValueError(
-                f"nodeset.tolerate {tolerate} is not 0 to {wanted.node - 1}: with {wanted.node} "
-                "nodes away all copies of an entry may be (replication.node)"
-            )
-        most = SIZE_MAX if self.size is None else self.size
-        if not self.size_min <= most <= SIZE_MAX:
-            raise ValueError(
-                f"nodeset.size {most} is not {self.size_min} to {SIZE_MAX}: {self._format_least()}"
-            )
-        left = self.regions_that_must_suffice
-        if left is not None and left < wanted.region:
-            raise ValueError(
-                f"replication.regions_that_must_suffice {left} regions are never "
-                f"replication.region {wanted.region}"
-            )
+        wanted = self.wanted
+        check_nodeset_numbers(
+            node=wanted.node,
+            region=wanted.region,
+            extras=wanted.extras,
+            size=self.size,
+            tolerate=self.tolerate,
+            regions_that_must_suffice=self.regions_that_must_suffice,
+        )
 
     @property
     def size_min(self) -> int:
@@ -79,14 +71,6 @@ class NodesetRule:
         """Nodes out of so many bookies."""
         size = max(SIZE_DEFAULT_MAX, self.size_min) if self.size is None else self.size
         return min(bookie_count, size)
-
-    def _format_least(self) -> str:
-        wanted = self.wanted
-        extras = f" and replication.extras {wanted.extras}" if wanted.extras else ""
-        return (
-            f"replication.node {wanted.node}{extras} and nodeset.tolerate {self.tolerate} together "
-            f"are {self.size_min} bookies"
-        )
 
 
 GROWING_REASONS: Final = {"too_few_bookies", "too_few_racks", "too_few_regions", "no_wave"}

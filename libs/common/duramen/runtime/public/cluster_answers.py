@@ -99,14 +99,47 @@ class ViolationAnswer(PassedOn):
     write_set: list[MisplacedCopyAnswer]
 
 
+class NodesetMemberAnswer(PassedOn):
+    """A bookie that an epoch of a flexible log may use."""
+
+    bookie: str
+    incarnation: str
+    region: str
+    rack: str
+    weight: int | float
+    absent: bool
+
+
+class NodesetAnswer(PassedOn):
+    """The nodeset that a flexible log's next epoch would have, chosen now."""
+
+    node: int
+    rack: int
+    region: int
+    extras: int
+    tolerate: int
+    nodes: list[NodesetMemberAnswer]
+    """Empty: none can be chosen, and `refusal` says why."""
+    refusal: str | None
+    waived: list[str]
+    """What it lacks, and is taken in spite of."""
+    may_be_away: list[str]
+    """What may fail at once: appends and recoveries go on."""
+    reopens: list[str]
+    """Why the open epoch makes way for one with this nodeset; empty: it need not."""
+
+
 class PlacementCheckAnswer(PassedOn):
     """What the check of a log counted, and the first violations."""
 
     log_id: str
     segments: int
     fragments: int
+    """Of striped segments; flexible ones have none."""
     violations: int
     shown: list[ViolationAnswer]
+    nodeset: NodesetAnswer | SkipJsonSchema[None] = None
+    """Of a log with `copysets: flexible`; others do not have the member."""
 
 
 # --- Journals of bookies -------------------------------------------------------------------------

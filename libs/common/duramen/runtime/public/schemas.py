@@ -80,8 +80,8 @@ def taken(members: dict[str, Schema], required: tuple[str, ...] = ()) -> Schema:
 def make_schemas() -> dict[str, Schema]:
     """All of them, by name."""
     return {
-        **_make_config("LogConfig", LogConfig),
-        **_make_config("NamespaceConfig", NamespaceConfig),
+        **_make_log_config(),
+        **_make_config("NamespaceConfig", NamespaceConfig, NamespaceConfig().to_json()),
         **_make_answers(),
         **_REQUESTS,
         "Problem": _make_problem(),
@@ -143,11 +143,23 @@ def _arrange(value: Any, *, are_members: bool = False) -> Any:
     return {name: _arrange(value[name], are_members=name == "properties") for name in names}
 
 
-def _make_config(name: str, model: type[LogConfig | NamespaceConfig]) -> dict[str, Schema]:
+def _make_log_config() -> dict[str, Schema]:
+    """With the fields of flexible logs, whose `replication` has another form."""
+    flexible = LogConfig(copysets="flexible").to_json()
+    defaults = {**flexible, **LogConfig().to_json(), "window": flexible["window"]}
+    defaults["flexiblereplication"] = flexible["replication"]
+    made = _make_config("LogConfig", LogConfig, defaults)
+    # Each form has defaults of its own, which stand there.
+    del made["LogConfig"]["properties"]["replication"]["default"]
+    return made
+
+
+def _make_config(
+    name: str, model: type[LogConfig | NamespaceConfig], defaults: dict[str, Any]
+) -> dict[str, Schema]:
     """The model's schema and its parts', with defaults as a client would write them."""
     whole = model.model_json_schema(ref_template="#/components/schemas/{model}")
     parts: dict[str, Schema] = whole.pop("$defs", {})
-    defaults = model().to_json()
     for part_name, part in parts.items():
         _tidy(part, defaults[part_name.lower()])
     _tidy(whole, defaults)
