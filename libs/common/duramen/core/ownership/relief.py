@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from duramen.config import LogConfig, Replication
+from duramen.config import LogConfig
 from duramen.core.flexible.nodeset_plan import make_nodeset_rule
 from duramen.core.flexible.property import PlacedBookie
 from duramen.core.flexible.segment import AnySegment
@@ -45,15 +45,15 @@ def can_append(
     """Whether who does not reach these bookies could append to a log that is placed anew.
 
     It may choose members that it does not reach, as long as every write set has Qa others. Whether
-    racks and regions allow that is the same for everybody, and is not asked here. Of a flexible log
-    the others satisfy RP.
+    racks and regions allow that is the same for everybody, and is not asked here. A flexible log's
+    copies lie among those that it reaches.
     """
-    wanted = config.replication
-    if not isinstance(wanted, Replication):
-        here = [c for c in candidates if c.member.bookie not in unreached]
+    if config.is_flexible:
+        reached_bookies = [c for c in candidates if c.member.bookie not in unreached]
         return make_nodeset_rule(config).wanted.is_satisfied_by(
-            PlacedBookie(c.member.bookie, c.region, c.rack) for c in here
+            PlacedBookie(c.member.bookie, c.region, c.rack) for c in reached_bookies
         )
+    wanted = config.striped
     reached = sum(candidate.member.bookie not in unreached for candidate in candidates)
     if wanted.placement == "prefer" and len(candidates) < wanted.ensemble_size:
         return reached >= wanted.ack_quorum
