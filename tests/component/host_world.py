@@ -108,6 +108,7 @@ class HostWorld:
         self.stores: dict[str, MemoryStore] = {}
         self.hosts: dict[str, LogHost] = {}
         self.lanes: dict[str, Lanes] = {}
+        self.contexts: dict[str, SequencerContext] = {}
         self._rosters: list[Roster] = []
         self._append_count = 0
 
@@ -128,7 +129,7 @@ class HostWorld:
             f"{PATHS.sequencers}/{name}", encode_node(node), ephemeral=True, make_parents=True
         )
         candidate = Candidate(MEMBER, "r", "k")
-        context = SequencerContext(
+        context = self.contexts[name] = SequencerContext(
             SequencerId(name),
             random.Random(1),
             lambda *_, **__: b"",

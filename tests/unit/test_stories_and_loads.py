@@ -33,6 +33,11 @@ def test_a_story_keeps_its_newest_events_and_a_process_its_latest_logs(
     assert stories.report(LOG)[-1]["reason"] == "why" and "epoch" not in stories.report(LOG)[-1]
 
 
+def test_of_many_reasons_the_first_are_told() -> None:
+    assert story.format_reasons(["a", "b"]) == "a; b"
+    assert story.format_reasons(list("abcdefg")) == "a; b; c; d; e; and 2 more"
+
+
 def test_a_rate_is_that_of_the_last_two_windows() -> None:
     meter = LoadMeter(0)
     for now_us in range(0, 20 * SECOND, SECOND // 10):

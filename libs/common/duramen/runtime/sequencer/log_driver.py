@@ -56,7 +56,7 @@ from duramen.runtime.sequencer.bookie_lanes import BookieLanes
 from duramen.runtime.sequencer.history import read_entries
 from duramen.runtime.sequencer.loads import LoadMeter
 from duramen.runtime.sequencer.metadata_link import MetadataLink
-from duramen.runtime.sequencer.story import Stories
+from duramen.runtime.sequencer.story import Stories, format_reasons
 from duramen.wire import sequencer_calls as calls
 from duramen.wire.bookie_calls import Marks
 from duramen.wire.record_json import encode_tail
@@ -510,6 +510,7 @@ class LogDriver:
             case LogState.READING if before is not LogState.IDLE and core.reason:
                 note(self.log_id, "fenced", self._epoch or 0, core.reason)
             case LogState.DRAINING | LogState.CLOSING if before is LogState.ACTIVE:
+                self._note_reopening()
                 note(self.log_id, "closes", self._epoch or 0)
             case LogState.IDLE:
                 event = "given up" if core.reason else "closed"
@@ -518,6 +519,12 @@ class LogDriver:
                 pass
         if core.writer is not None:
             self._note_writer(core.writer)
+
+    def _note_reopening(self) -> None:
+        """What is another now than when the epoch was opened (R28)."""
+        reasons = () if self.core.open_epoch is None else self.core.open_epoch.reopening
+        if reasons:
+            self._home.stories.note(self.log_id, "rolls", self._epoch or 0, format_reasons(reasons))
 
     def _note_writer(self, writer: SegmentWriter) -> None:
         """A new epoch, or another ensemble in the same one."""

@@ -12,6 +12,7 @@ Source: docs/protocol/ownership.md "Story".
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from duramen.ids import LogId
@@ -23,6 +24,10 @@ LOG_COUNT_MAX: Final = 2_000
 """Logs with a story: some 6 MB when each has all its events, a tenth of it when they are idle."""
 
 
+REASON_COUNT_MAX: Final = 5
+"""Reasons of one event that are spelled out; a nodeset may be another in 64 places."""
+
+
 class StoryEvent(NamedTuple):
     """One thing that happened; `epoch` 0: it is about no epoch."""
 
@@ -30,6 +35,13 @@ class StoryEvent(NamedTuple):
     event: str
     epoch: int
     reason: str
+
+
+def format_reasons(reasons: Sequence[str]) -> str:
+    """The first ones, and how many more there are."""
+    shown = "; ".join(reasons[:REASON_COUNT_MAX])
+    more = len(reasons) - REASON_COUNT_MAX
+    return f"{shown}; and {more} more" if more > 0 else shown
 
 
 class Stories:

@@ -105,6 +105,11 @@ class OpenEpoch:
         """Whether every epoch below this one is closed, as far as was read."""
         return self._log.last_clean_epoch == self.number - 1
 
+    @property
+    def reopening(self) -> tuple[str, ...]:
+        """What the next segment is to have otherwise, once this one drains; for people."""
+        return self._end.reopening
+
     # --- appends ---------------------------------------------------------------------------------
 
     def begin_active(self, now_us: int) -> Outcome | None:

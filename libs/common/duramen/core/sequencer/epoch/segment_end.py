@@ -87,6 +87,8 @@ class SegmentEnd:
         self._following = plan_segment(log, context)
         self._has_asked = False
         """Whether the log may have a place in the queue of rolls."""
+        self.reopening: tuple[str, ...] = ()
+        """What the next segment is to have otherwise, for people; as of the last `start`."""
         self._drain_end_us = 0
         self._owed_end_us: int | None = None
 
@@ -137,6 +139,7 @@ class SegmentEnd:
         """Nothing new is sent from now on."""
         self._drain_end_us = now_us + ROLL_DRAIN_US
         self._owed_end_us = None
+        self.reopening = self._explain_reopening()
 
     def drain(self, now_us: int, *, must_close: bool) -> DrainStep:
         """Wait for an empty window, then a while for owed copies, which are recorded then (R9)."""
@@ -219,6 +222,16 @@ class SegmentEnd:
             return False
         size = segment.quorum.ensemble_size
         return size < log.config.striped.ensemble_size and plan.quorum.ensemble_size > size
+
+    def _explain_reopening(self) -> tuple[str, ...]:
+        """Nothing of striped segments that striped ones follow: those change in the middle."""
+        segment, plan = self._writer.segment, self._choose(self._log)
+        is_flexible = isinstance(segment, FlexibleSegment)
+        if is_flexible != self._log.config.is_flexible:
+            return (f"copysets are {self._log.config.copysets} now",)
+        if not isinstance(segment, FlexibleSegment) or not isinstance(plan, NodesetPlan):
+            return ()
+        return tuple(reason.detail for reason in plan.explain_reopening(segment))
 
     def _choose(self, log: LogNode) -> SegmentPlan | None:
         if self._following is None or not fits(self._following, log, self._context):
