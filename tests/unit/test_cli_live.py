@@ -31,6 +31,14 @@ SEGMENT = {
     "completed": "u", "ensemble_size": 3, "write_quorum": 3, "ack_quorum": 2,
     "fragments": [{"first_entry": 0, "ensemble": MEMBERS}],
 }  # fmt: skip
+NODE = {
+    "number": 0, "bookie": "b0", "incarnation": "i", "region": "x", "rack": "a", "weight": 1.0,
+    "role": "own",
+}  # fmt: skip
+FLEXIBLE = {
+    **{n: v for n, v in SEGMENT.items() if n not in ("fragments",) and "_quorum" not in n},
+    "property": {"node": 3, "rack": 2, "region": 1}, "nodes": [NODE],
+}  # fmt: skip
 OWNERS: dict[str, Any] = {
     "logs": [OWNED, {**OWNED, "log_id": "2", "name": None, "bytes_per_s": 9_000_000}],
     "sequencers": [{"id": "s1", "weight": 1.0}, {"id": "s2", "weight": 2.0}],
@@ -167,11 +175,35 @@ def test_every_table_is_read_with_the_columns_it_has(
 ) -> None:
     holding = {"bookie": "b0", "incarnation": "i", "copies": 1, "bytes": 2, "share": 1.0}
     proxy.answers["/v1/cluster/repair/bookies"] = {"bookies": [{**holding, "fate": "here"}]}
+    path = "/v1/namespaces/shop/logs/b/segments"
+    proxy.answers[path] = {"segments": [FLEXIBLE]}
     for table in TABLES.values():
         assert main(["sql", f"select * from {table.name}", "--json"]) == 0
         row = json.loads(capsys.readouterr().out.splitlines()[0])
         assert list(row) == [column.name for column in table.columns]
         assert row[table.columns[0].name] is not None
+
+
+def test_a_flexible_segment_has_a_property_and_nodes_and_no_fragments(
+    proxy: FakeProxy, capsys: pytest.CaptureFixture[str]
+) -> None:
+    proxy.answers["/v1/namespaces/shop/logs/b/segments"] = {"segments": [FLEXIBLE]}
+    statement = "select log, property, write_quorum, fragments from segments order by log"
+    assert main(["sql", statement, "--json"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert rows == [
+        {"log": "shop/a", "property": None, "write_quorum": 3, "fragments": 1},
+        {
+            "log": "shop/b", "property": "node 3, rack 2, region 1", "write_quorum": None,
+            "fragments": None,
+        },
+    ]  # fmt: skip
+    assert main(["sql", "select log, number, role from nodes", "--json"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert rows == [{"log": "shop/b", "number": 0, "role": "own"}]
+    assert main(["sql", "select distinct log from fragments", "--json"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert rows == [{"log": "shop/a"}]
 
 
 def test_too_many_logs_are_refused_and_not_cut(

@@ -79,6 +79,41 @@ def test_a_region_is_closed_beside_the_others(
     assert json.loads(capsys.readouterr().out.splitlines()[-1]) == REGIONS
 
 
+NODESET: dict[str, Any] = {
+    "node": 3, "rack": 2, "region": 1, "extras": 1, "tolerate": 1, "refusal": None,
+    "nodes": [
+        {"bookie": "b1", "region": "x", "rack": "a", "absent": True},
+        {"bookie": "b2", "region": "", "rack": "", "absent": False},
+    ],
+    "waived": ["too few"], "may_be_away": ["any 1 node", "any one rack"], "reopens": ["b3 joins"],
+}  # fmt: skip
+
+
+def test_the_nodeset_of_a_flexible_log_is_explained(admin: FakeProxy, capsys: Captured) -> None:
+    answer = {"segments": 1, "fragments": 0, "violations": 0, "shown": [], "nodeset": NODESET}
+    admin.answers[PLACEMENT] = answer
+    assert main(["placement", "check", "shop/orders"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "copies of an entry: node 3, rack 2, region 1, extras 1",
+        "nodeset: 2 bookies: b1(x/a, absent) b2(?/?)",
+        "may be away: any 1 node or any one rack",
+        "waived: too few",
+        "the open epoch makes way: b3 joins",
+        "shop/orders: 0 violations in 1 segment",
+    ]
+    refused = {**NODESET, "refusal": "2 bookies are less", "nodes": []}
+    admin.answers[PLACEMENT] = {**answer, "fragments": 4, "nodeset": refused}
+    assert main(["placement", "check", "shop/orders"]) == 1, "it could not be appended to"
+    assert capsys.readouterr().out.splitlines() == [
+        "copies of an entry: node 3, rack 2, region 1, extras 1",
+        "nodeset: none can be chosen: 2 bookies are less",
+        "shop/orders: 0 violations in 4 fragments of 1 segment",
+    ]
+    admin.answers[PLACEMENT] = {**answer, "nodeset": {**NODESET, "may_be_away": []}}
+    assert main(["placement", "check", "shop/orders"]) == 0
+    assert "may be away: nobody" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(("shown", "code"), [([], 0), ([VIOLATION], 1)])
 def test_a_violation_is_told_with_its_write_set_and_fails(
     admin: FakeProxy, capsys: Captured, shown: list[Any], code: int

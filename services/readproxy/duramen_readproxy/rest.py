@@ -17,20 +17,14 @@ from typing import Annotated, Any, Final, Protocol
 import orjson
 from fastapi import FastAPI, Query, Request, Response
 
-from duramen.core.cold_copy import ColdCopy
+from duramen.core.flexible.segment import AnySegment
 from duramen.core.life.release import can_do_without_hot_copies
-from duramen.core.life.trim import SegmentStatus, min_active_dlsn, status_of
+from duramen.core.life.trim import SegmentStatus, status_of
 from duramen.core.log_node import LogNode
 from duramen.core.reading.reader import ReaderLimits
-from duramen.core.segment import Fragment, Segment
-from duramen.errors import DuramenError
-from duramen.ids import Epoch, ledger_of
+from duramen.ids import Epoch
 from duramen.runtime.public.answers import (
-    ColdCopyAnswer,
-    CopyAnswer,
-    FragmentAnswer,
     MarkAnswer,
-    SegmentAnswer,
     SegmentsAnswer,
     TailAnswer,
     describe_log,
@@ -40,10 +34,10 @@ from duramen.runtime.reading.bookies import RangeFetcher
 from duramen.runtime.reading.metadata import Catalog, LogFollower
 from duramen.runtime.reading.positioning.log_view import LiveLog
 from duramen.runtime.reading.positioning.positions import Positions, Start
-from duramen.runtime.reading.positioning.segment_edges import NO_RECORDS, Edges, SegmentEdges
+from duramen.runtime.reading.positioning.segment_edges import SegmentEdges
 from duramen.runtime.reading.tail import Tail, TailFinder
 from duramen.runtime.rest import DeclaredRoute, make_public_app, read_query
-from duramen.texts import check_log_name, check_namespace, format_time
+from duramen.texts import check_log_name, check_namespace
 from duramen.units import KIB, MIB
 from duramen.wire.read_answers import MOVED_HEADER, NEXT_HEADER, START_HEADER, TAIL_HEADER
 from duramen_readproxy.answers import BatchPick, RecordPick
@@ -61,6 +55,7 @@ from duramen_readproxy.following.streams import (
 )
 from duramen_readproxy.parameters import Form, ReadRequest, read_request
 from duramen_readproxy.requests import OpenRequest, Requests
+from duramen_readproxy.segment_answers import describe_segment
 
 RANGE_BYTES_MAX: Final = 4 * MIB
 """One request to a bookie while catching up: past it bytes per call gain nothing more."""
@@ -269,7 +264,7 @@ def choose_limits(start: Start, wanted: ReadRequest) -> ReaderLimits:
     )
 
 
-async def list_segments(follower: LogFollower) -> tuple[LogNode, list[Segment]]:
+async def list_segments(follower: LogFollower) -> tuple[LogNode, list[AnySegment]]:
     """The log node, and the live segments of the log, oldest first.
 
     What they say of closed ones is up to LISTED_AGAIN_S old; what they say of cold copies is as new
@@ -284,7 +279,7 @@ async def list_segments(follower: LogFollower) -> tuple[LogNode, list[Segment]]:
     now_s = asyncio.get_running_loop().time()
     is_due = now_s >= follower.listed_at_s + LISTED_AGAIN_S
     is_tiered = log.config.tiering.policy != "none"
-    segments: list[Segment] = []
+    segments: list[AnySegment] = []
     for epoch in range(log.first_live_epoch, log.next_epoch):
         segment = (await follower.current(Epoch(epoch)))[1]
         if segment is not None and segment.is_closed:
@@ -292,10 +287,8 @@ async def list_segments(follower: LogFollower) -> tuple[LogNode, list[Segment]]:
             may_have_moved = segment.epoch >= log.first_hot_epoch or not is_archived
             if (is_due and may_have_moved) or (is_tiered and not is_archived):
                 segment = (await follower.refresh(Epoch(epoch)))[1]
-        if isinstance(segment, Segment):
+        if segment is not None:
             segments.append(segment)
-        elif segment is not None:
-            raise DuramenError("internal", f"no answer shows flexible segments yet: e{epoch}")
     if is_due:
         follower.listed_at_s = now_s
     return log, segments
@@ -310,53 +303,13 @@ async def _show_segments(backend: Backend, follower: LogFollower) -> SegmentsAns
     )
 
 
-def _list_readable(segments: Sequence[Segment], log: LogNode) -> list[Segment]:
+def _list_readable(segments: Sequence[AnySegment], log: LogNode) -> list[AnySegment]:
     """The closed ones that readers are shown: repair does not care for the others any more."""
     return [
         segment
         for segment in segments
         if segment.is_closed and status_of(segment, log) is not SegmentStatus.TRUNCATED
     ]
-
-
-def describe_segment(segment: Segment, log: LogNode, edges: Edges | None = None) -> SegmentAnswer:
-    """A segment as the API shows it; None where an unclosed segment does not know yet.
-
-    Args:
-        edges: what it begins with, if that is known.
-    """
-    totals = segment.totals
-    first_txid, first_ms = edges or NO_RECORDS
-    start_seq_num = segment.start_seq_num
-    if segment.epoch == log.last_clean_epoch + 1:
-        # Every earlier one is closed, so its first record has the number of what they hold.
-        start_seq_num = log.totals.record_count
-    active = min_active_dlsn(segment, log)
-    return SegmentAnswer(
-        epoch=segment.epoch,
-        ledger_id=str(ledger_of(segment.log_id, segment.epoch)),
-        state=segment.state.value,
-        status=status_of(segment, log).value,
-        min_active_dlsn=None if active is None else str(active),
-        first_entry=0,
-        last_entry=segment.last_entry,
-        lost=[list(lost) for lost in segment.lost],
-        start_seq_num=start_seq_num,
-        records=None if totals is None else totals.record_count,
-        bytes=None if totals is None else totals.length_bytes,
-        first_txid=first_txid,
-        last_txid=None if totals is None else totals.max_txid,
-        first_timestamp=_format_time(first_ms),
-        last_timestamp=_format_time(None if totals is None else totals.max_timestamp_ms),
-        created=format_time(segment.created_unix_ms),
-        completed=_format_time(segment.completed_unix_ms),
-        cold_copy=_describe_cold_copy(segment.cold_copy),
-        hot_copies="released" if segment.epoch < log.first_hot_epoch else "kept",
-        ensemble_size=segment.quorum.ensemble_size,
-        write_quorum=segment.quorum.write_quorum,
-        ack_quorum=segment.quorum.ack_quorum,
-        fragments=[_describe_fragment(fragment) for fragment in segment.fragments],
-    )
 
 
 def _is_end_of(log: LogNode, tail: Tail) -> bool:
@@ -368,32 +321,6 @@ def _next_of(next_seq_num: int | None, tail: Tail | None, start: Start) -> int:
     if next_seq_num is not None:
         return next_seq_num
     return start.seq_num if tail is None else max(tail.seq_num, start.seq_num)
-
-
-def _describe_cold_copy(copy: ColdCopy | None) -> ColdCopyAnswer | None:
-    if copy is None:
-        return None
-    return ColdCopyAnswer(
-        attempt=copy.attempt,
-        manifest_sha256=copy.manifest_sha256,
-        bytes=copy.size_bytes,
-        verified=format_time(copy.verified_unix_ms),
-        rechecked=_format_time(copy.rechecked_unix_ms),
-    )
-
-
-def _format_time(unix_ms: int | None) -> str | None:
-    return None if unix_ms is None else format_time(unix_ms)
-
-
-def _describe_fragment(fragment: Fragment) -> FragmentAnswer:
-    return FragmentAnswer(
-        first_entry=fragment.first_entry,
-        ensemble=[
-            CopyAnswer(bookie=member.bookie, incarnation=member.incarnation)
-            for member in fragment.ensemble
-        ],
-    )
 
 
 async def _chain(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

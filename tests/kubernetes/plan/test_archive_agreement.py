@@ -24,7 +24,7 @@ from duramen.ids import NOTHING, BookieId, EntryId, Epoch, Incarnation, LogId, M
 from duramen.runtime.public.answers import describe_log
 from duramen_operator.plan.archive.waiting import choose
 from duramen_operator.resources.archives import Selector
-from duramen_readproxy.rest import describe_segment
+from duramen_readproxy.segment_answers import describe_segment
 from duramen_spark.archive.policy import ArchiveVerdict, Policy
 
 MEMBERS = tuple(Member(BookieId(n), Incarnation(n.encode().hex() * 16)) for n in "abc")

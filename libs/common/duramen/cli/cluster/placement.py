@@ -8,6 +8,7 @@ Called by `cli.main`. Source: docs/cli.md, docs/protocol/placement.md.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
@@ -28,6 +29,8 @@ def check(
 ) -> int:  # fmt: skip
     """Check every fragment of every live segment against the log's racks and regions.
 
+    Of a log with flexible copysets it explains the nodeset: who is in it, and who may be away.
+
     Exit codes: 0 all is well; 1 something breaks the rule, or refused or failed; 2 usage.
     """
     namespace, name = parse_argument(parse_log, log)
@@ -38,12 +41,38 @@ def check(
     else:
         for violation in answer["shown"]:
             print(_format(violation))
-        counts = (
-            f"{answer['violations']} violations in {answer['fragments']} fragments of "
-            f"{answer['segments']} segments"
-        )
+        for line in _format_nodeset(answer.get("nodeset")):
+            print(line)
+        fragments = f"{answer['fragments']} fragments of "
+        if "nodeset" in answer and not answer["fragments"]:
+            fragments = ""
+        counts = f"{answer['violations']} violations in {fragments}{answer['segments']} segments"
         print(f"{log}: {agree(counts)}")
-    return ExitCode.FAILED if answer["violations"] else ExitCode.OK
+    is_refused = answer.get("nodeset", {}).get("refusal") is not None
+    return ExitCode.FAILED if answer["violations"] or is_refused else ExitCode.OK
+
+
+def _format_nodeset(nodeset: dict[str, Any] | None) -> Iterator[str]:
+    """Of a flexible log: where its next epoch would lie, and what may fail there."""
+    if nodeset is None:
+        return
+    wanted = ", ".join(f"{name} {nodeset[name]}" for name in ("node", "rack", "region", "extras"))
+    yield f"copies of an entry: {wanted}"
+    if nodeset["refusal"] is not None:
+        yield f"nodeset: none can be chosen: {nodeset['refusal']}"
+        return
+    members = " ".join(
+        f"{node['bookie']}({node['region'] or '?'}/{node['rack'] or '?'}"
+        f"{', absent' if node['absent'] else ''})"
+        for node in nodeset["nodes"]
+    )
+    count = len(nodeset["nodes"])
+    yield f"nodeset: {agree(f'{count} bookies')}: {members}"
+    yield f"may be away: {' or '.join(nodeset['may_be_away']) or 'nobody'}"
+    for waived in nodeset["waived"]:
+        yield f"waived: {waived}"
+    for reason in nodeset["reopens"]:
+        yield f"the open epoch makes way: {reason}"
 
 
 def _format(violation: dict[str, Any]) -> str:

@@ -161,7 +161,8 @@ async def _load_segments(sources: Sources) -> list[Row]:
             **segment,
             "log": log,
             "lost_entries": sum(last - first + 1 for first, last in segment.get("lost") or ()),
-            "fragments": len(segment["fragments"]),
+            "fragments": len(segment["fragments"]) if "fragments" in segment else None,
+            "property": _format_property(segment.get("property")),
             "cold_bytes": (segment.get("cold_copy") or {}).get("bytes"),
         }
         for log, segment in await sources.segments()
@@ -172,11 +173,26 @@ async def _load_segments(sources: Sources) -> list[Row]:
 async def _load_fragments(sources: Sources) -> list[Row]:
     rows = []
     for log, segment in await sources.segments():
-        for fragment in segment["fragments"]:
+        for fragment in segment.get("fragments", ()):
             place = (log, segment["epoch"], segment["ledger_id"], fragment["first_entry"])
             for index, member in enumerate(fragment["ensemble"]):
                 rows.append((*place, index, member["bookie"], member["incarnation"]))
     return rows
+
+
+def _format_property(wanted: Mapping[str, int] | None) -> str | None:
+    if wanted is None:
+        return None
+    return f"node {wanted['node']}, rack {wanted['rack']}, region {wanted['region']}"
+
+
+async def _load_nodes(sources: Sources) -> list[Row]:
+    rows = [
+        {**node, "log": log, "epoch": segment["epoch"], "ledger_id": segment["ledger_id"]}
+        for log, segment in await sources.segments()
+        for node in segment.get("nodes", ())
+    ]
+    return _pick(rows, (column.name for column in _NODES))
 
 
 async def _load_owners(sources: Sources) -> list[Row]:
@@ -240,10 +256,25 @@ _SEGMENTS: Final = (
     SqlColumn(
         "cold_bytes", "INTEGER", "of its verified copy in the cold store; NULL: there is none"
     ),
-    SqlColumn("ensemble_size", "INTEGER", "bookies of a fragment"),
-    SqlColumn("write_quorum", "INTEGER", "copies of an entry"),
-    SqlColumn("ack_quorum", "INTEGER", "copies that are awaited"),
-    SqlColumn("fragments", "INTEGER", "how many ranges of entries with bookies of their own"),
+    SqlColumn("ensemble_size", "INTEGER", "bookies of a fragment; NULL: a flexible segment"),
+    SqlColumn("write_quorum", "INTEGER", "copies of an entry; NULL: a flexible segment"),
+    SqlColumn("ack_quorum", "INTEGER", "copies that are awaited; NULL: a flexible segment"),
+    SqlColumn(
+        "fragments", "INTEGER", "ranges of entries with bookies of their own; NULL: as there"
+    ),
+    SqlColumn("property", "TEXT", "what the copies of an entry span; NULL: a striped segment"),
+)
+_NODES: Final = (
+    _LOG,
+    _EPOCH,
+    SqlColumn("ledger_id", "TEXT", "as in segments"),
+    SqlColumn("number", "INTEGER", "of the bookie in the segment, never given twice"),
+    SqlColumn("bookie", "TEXT", "its id"),
+    _INCARNATION,
+    _REGION,
+    _RACK,
+    SqlColumn("weight", "REAL", "its share of the copies"),
+    SqlColumn("role", "TEXT", "own, guest (of a recovery) or added (by repair)"),
 )
 _FRAGMENTS: Final = (
     _LOG,
@@ -310,6 +341,8 @@ TABLES: Final = {
         SqlTable("segments", "live segments; a call for each log", _SEGMENTS, _load_segments),
         SqlTable("fragments", "bookies of each fragment of each segment; a call for each log",
               _FRAGMENTS, _load_fragments),
+        SqlTable("nodes", "bookies of each flexible segment; a call for each log", _NODES,
+              _load_nodes),
         SqlTable("owners", "logs with an open segment, and their loads", _OWNERS, _load_owners),
         SqlTable("bookies", "who stores data, where, and what takes new ones", _BOOKIES,
               _load_bookies),

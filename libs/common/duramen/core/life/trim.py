@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import enum
 
-from duramen.core.flexible.segment import AnySegment
 from duramen.core.log_node import LogNode, TrimPoint
+from duramen.core.segment_base import SegmentBase
 from duramen.ids import Dlsn, EntryId, Epoch, lsn_of
 
 
@@ -24,14 +24,14 @@ class SegmentStatus(enum.Enum):
     TRUNCATED = "TRUNCATED"
 
 
-def end_of(segment: AnySegment) -> TrimPoint:
+def end_of(segment: SegmentBase) -> TrimPoint:
     """The end of a CLOSED segment, which is the beginning of the next one."""
     assert segment.totals is not None and segment.start_seq_num is not None, segment
     seq_num = segment.start_seq_num + segment.totals.record_count
     return TrimPoint(lsn_of(Epoch(segment.epoch + 1), EntryId(0)), 0, seq_num)
 
 
-def is_truncated(segment: AnySegment, trim: TrimPoint) -> bool:
+def is_truncated(segment: SegmentBase, trim: TrimPoint) -> bool:
     """Whether the trim point has passed every entry that the segment has or will have."""
     if trim.lsn >= lsn_of(Epoch(segment.epoch + 1), EntryId(0)):
         return True
@@ -40,7 +40,7 @@ def is_truncated(segment: AnySegment, trim: TrimPoint) -> bool:
     return trim.lsn > lsn_of(segment.epoch, segment.last_entry)
 
 
-def status_of(segment: AnySegment, log: LogNode) -> SegmentStatus:
+def status_of(segment: SegmentBase, log: LogNode) -> SegmentStatus:
     """A segment's status in its log."""
     trim = log.trim
     if is_truncated(segment, trim):
@@ -50,7 +50,7 @@ def status_of(segment: AnySegment, log: LogNode) -> SegmentStatus:
     return SegmentStatus.LIVE
 
 
-def min_active_dlsn(segment: AnySegment, log: LogNode) -> Dlsn | None:
+def min_active_dlsn(segment: SegmentBase, log: LogNode) -> Dlsn | None:
     """Where the records of a segment begin that may still be read; None if all are truncated."""
     match status_of(segment, log):
         case SegmentStatus.LIVE:

@@ -195,6 +195,29 @@ class FragmentAnswer(Answer):
     ensemble: list[CopyAnswer]
 
 
+class PropertyAnswer(Answer):
+    """What the copies of each entry of a flexible segment span."""
+
+    node: _Number
+    rack: _Number
+    region: _Number
+
+
+class NodeAnswer(Answer):
+    """A bookie that may have entries of a flexible segment; its place as the segment has it."""
+
+    number: _Count
+    bookie: str
+    incarnation: str
+    region: str
+    rack: str
+    weight: float
+    role: Annotated[
+        Literal["own", "guest", "added"],
+        Field(description="own: of the epoch; guest: recovery took it in; added: repair did"),
+    ]
+
+
 class ColdCopyAnswer(Answer):
     """The whole segment in the cold store, compared with the hot copies."""
 
@@ -227,10 +250,17 @@ class SegmentAnswer(Answer):
     completed: _Time | None
     cold_copy: ColdCopyAnswer | None
     hot_copies: Literal["kept", "released"]
-    ensemble_size: int
-    write_quorum: int
-    ack_quorum: int
-    fragments: list[FragmentAnswer]
+    ensemble_size: Annotated[int | _Absent, Field(description="of striped segments")] = None
+    write_quorum: Annotated[int | _Absent, Field(description="of striped segments")] = None
+    ack_quorum: Annotated[int | _Absent, Field(description="of striped segments")] = None
+    fragments: Annotated[
+        list[FragmentAnswer] | _Absent, Field(description="of striped segments")
+    ] = None
+    property: Annotated[PropertyAnswer | _Absent, Field(description="of flexible segments")] = None
+    nodes: Annotated[
+        list[NodeAnswer] | _Absent,
+        Field(description="of flexible segments: who may have its entries, by number"),
+    ] = None
 
 
 class SegmentsAnswer(Answer):
@@ -364,7 +394,8 @@ class FencedAnswer(Answer):
 
 ANSWERS: Final[tuple[type[Answer], ...]] = (
     MarkAnswer, EarlyMarkAnswer, HeadAnswer, AppendedAnswer, RecordAnswer, RecordsAnswer,
-    TailAnswer, SegmentAnswer, ColdCopyAnswer, CopyAnswer, FragmentAnswer, SegmentsAnswer,
+    TailAnswer, SegmentAnswer, ColdCopyAnswer, CopyAnswer, FragmentAnswer, PropertyAnswer,
+    NodeAnswer, SegmentsAnswer,
     NamespaceAnswer, NamespaceChangedAnswer, NamespaceDeletedAnswer, ListedNamespaceAnswer,
     NamespacesAnswer, LogMadeAnswer, LogAnswer, LogChangedAnswer, ListedLogAnswer, LogsAnswer,
     RolledAnswer, TruncatedAnswer, EndedAnswer, DeletedAnswer, FencedAnswer,
