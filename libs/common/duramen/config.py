@@ -207,20 +207,29 @@ def _read_replication(value: object, info: ValidationInfo) -> Replication | Flex
     return form.model_validate(value)
 
 
+NODESET_SIZE_MAX: Final = 64
+
+
 class Nodeset(_Part):
     """The bookies that an epoch of a flexible log may use."""
 
     size: Annotated[
-        Annotated[int, Field(strict=True, ge=1, le=64)] | None,
+        Annotated[int, Field(strict=True, ge=1, le=NODESET_SIZE_MAX)] | None,
         BeforeValidator(_read_limit),
+        WithJsonSchema(
+            {
+                "anyOf": [
+                    {"type": "integer", "minimum": 1, "maximum": NODESET_SIZE_MAX},
+                    {"const": "none"},
+                    {"type": "null"},
+                ]
+            }
+        ),
     ] = None
     """None: all, up to 20."""
 
     tolerate: Annotated[int, Field(strict=True, ge=0, le=63)] = 1
     """How many of them may be away at once."""
-
-
-NODESET_SIZE_MAX: Final = 64
 
 
 def check_nodeset_numbers(

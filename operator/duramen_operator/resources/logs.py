@@ -3,7 +3,9 @@
 A Log's configuration is that of `duramen.config`, with its own names (ADR 0019). A field that is
 not named is left as it is, and starts from the namespace's, the cluster's, then Duramen's default
 when the operator makes the log: an object that says nothing of `retention` must not shorten it.
-`replication` alone is taken as a whole, because its rules are about all its fields at once.
+`replication` alone is taken as a whole, because its rules are about all its fields at once. Which
+of its two forms it has, its fields say. Whether that is the form of the log's copysets is known
+where all defaults are, so a mismatch is a condition of the log and no fault of the object.
 
 Called by the operator, the plugin and `schema`. Source: docs/protocol/configuration.md "Log".
 """
@@ -11,22 +13,29 @@ Called by the operator, the plugin and `schema`. Source: docs/protocol/configura
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from duramen.config import (
+    Copysets,
+    Count,
     Duration,
+    FlexibleReplication,
     Flush,
     LogConfig,
+    Nodeset,
     Producers,
     Replication,
     Retention,
     Roll,
     Size,
+    Switch,
     Tiering,
     Window,
+    check_nodeset_numbers,
 )
+from duramen.config_changes import keep_form
 from duramen.errors import DuramenError
 from duramen.texts import check_log_name, check_namespace, parse_position
 from duramen_operator.resources.part import (
@@ -48,12 +57,73 @@ TRUNCATION_PATTERN = (
 off each time what was written since. What `time:` and `txid:` name, only the log knows."""
 
 
+class LogReplication(BaseModel):
+    """How many copies an entry has and where they may lie, in the form of striped or of flexible
+    logs."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    ensemble_size: Annotated[int | None, Field(strict=True, ge=1, le=64)] = None
+    write_quorum: Count | None = None
+    ack_quorum: Count | None = None
+    min_racks: Count | None = None
+    min_regions: Count | None = None
+    node: Annotated[int | None, Field(strict=True, ge=1, le=64)] = None
+    rack: Count | None = None
+    region: Count | None = None
+    extras: Annotated[int | None, Field(strict=True, ge=0, le=2)] = None
+    regions_that_must_suffice: Count | None = None
+    placement: Literal["strict", "prefer"] | None = None
+
+    @property
+    def copysets(self) -> Copysets | None:
+        """Of the logs whose form it has; None: it names only what both forms have."""
+        if self._named() & _OF_FLEXIBLE:
+            return "flexible"
+        return "striped" if self._named() & _OF_STRIPED else None
+
+    def config(self, copysets: Copysets | None) -> dict[str, Any]:
+        """As REST takes it: whole, if its form is known.
+
+        Args:
+            copysets: of the log, where it names them.
+        """
+        named = {name: value for name, value in self if name in self._named()}
+        form = _FORMS.get(self.copysets or copysets or "")
+        return named if form is None else form.model_validate(named).model_dump(mode="json")
+
+    def _named(self) -> set[str]:
+        """`kubectl apply` may write null for what is not named."""
+        return {name for name, value in self if value is not None}
+
+    @model_validator(mode="after")
+    def _check_form(self) -> LogReplication:
+        striped, flexible = self._named() & _OF_STRIPED, self._named() & _OF_FLEXIBLE
+        if striped and flexible:
+            raise ValueError(
+                f"{', '.join(sorted(striped))} are of striped logs and "
+                f"{', '.join(sorted(flexible))} of flexible ones: a log has one form"
+            )
+        self.config(None)
+        return self
+
+
+_FORMS: Final[Mapping[str, type[Replication | FlexibleReplication]]] = {
+    "striped": Replication,
+    "flexible": FlexibleReplication,
+}
+_OF_STRIPED: Final = set(Replication.model_fields) - set(FlexibleReplication.model_fields)
+_OF_FLEXIBLE: Final = set(FlexibleReplication.model_fields) - set(Replication.model_fields)
+
+
 class LogFields(Part):
     """A log's configuration with nothing filled in: what is None is not named."""
 
-    replication: Replication | None = None
+    replication: LogReplication | None = None
     ack_mode: Literal["ordered"] | None = None
-    copysets: Literal["striped"] | None = None
+    copysets: Copysets | None = None
+    nodeset: Nodeset | None = None
+    sticky: Switch | None = None
     early_append: Annotated[bool | None, Field(strict=True)] = None
     commit: Literal["lac", "control"] | None = None
     commit_delay: Duration | None = None
@@ -65,13 +135,31 @@ class LogFields(Part):
     window: Window | None = None
     producers: Producers | None = None
 
+    @model_validator(mode="after")
+    def _check_nodeset(self) -> LogFields:
+        """As far as both are named: the rest stays as it is, and is not known here."""
+        nodeset, replication = self.nodeset, self.replication
+        if nodeset is None or "tolerate" not in nodeset.model_fields_set:
+            return self
+        if replication is None or replication.node is None:
+            return self
+        check_nodeset_numbers(
+            node=replication.node,
+            region=replication.region or 1,
+            extras=replication.extras or 0,
+            size=nodeset.size,
+            tolerate=nodeset.tolerate,
+            regions_that_must_suffice=replication.regions_that_must_suffice,
+        )
+        return self
+
     def config(self) -> dict[str, Any]:
         """The named fields alone, as REST takes them; `replication` with all of its fields."""
         found = self.model_dump(
             mode="json", include=set(LogConfig.model_fields), exclude_unset=True
         )
         if self.replication is not None:
-            found["replication"] = self.replication.model_dump(mode="json")
+            found["replication"] = self.replication.config(self.copysets)
         return {name: value for name, value in found.items() if value is not None}
 
 
@@ -80,9 +168,13 @@ class LogDefaults(LogFields):
 
 
 def merge_config(*documents: Mapping[str, Any]) -> dict[str, Any]:
-    """One configuration of several, later ones before earlier ones; `replication` as a whole."""
+    """One configuration of several, later ones before earlier ones; `replication` as a whole.
+
+    Who names `copysets` drops what the earlier ones say for logs of the other form.
+    """
     merged: dict[str, Any] = {}
     for document in documents:
+        merged = keep_form(merged, document.get("copysets"))
         for name, value in document.items():
             old = merged.get(name)
             if isinstance(value, dict) and isinstance(old, dict) and name != "replication":

@@ -96,7 +96,8 @@ def _format_rows(schema: Schema, path: str) -> Iterator[str]:
         yield (
             f"| `{path}…` | {_CONFIGURATION} | as it is | {names}: by their own names, as in "
             "[configuration.md](../protocol/configuration.md). What is not named stays as it is; "
-            "`replication` is named as a whole, `retention` with its `age` |"
+            "`replication` is named as a whole, in the form of the log's `copysets`, `retention` "
+            "with its `age` |"
         )
 
 

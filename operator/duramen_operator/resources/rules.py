@@ -10,7 +10,7 @@ Called by `schema`. Source: rule R20; docs/kubernetes/resources.md lists them al
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
 from duramen.config import LIMIT_PATTERN
@@ -100,42 +100,94 @@ def _name_stays(what: str) -> Rule:
 
 
 _IN_CLUSTER: Final = "what it names lives in that cluster. Make a new object"
+
+
+def _or(field: str, default: int) -> str:
+    """A field of `replication`, or what it is where it is left out. The schema has no defaults: it
+    would fill in the fields of both forms."""
+    return f"(has(self.{field}) ? self.{field} : {default})"
+
+
+def _has_any(fields: Collection[str]) -> str:
+    return " || ".join(f"has(self.{field})" for field in fields)
+
+
 _SUFFICE: Final = "self.regions_that_must_suffice"
+_ENSEMBLE, _WRITE, _ACK = _or("ensemble_size", 3), _or("write_quorum", 3), _or("ack_quorum", 2)
+_MIN_RACKS, _MIN_REGIONS = _or("min_racks", 2), _or("min_regions", 1)
+_NODE, _RACK, _REGION = _or("node", 3), _or("rack", 2), _or("region", 1)
+_OF_STRIPED: Final = ("ensemble_size", "write_quorum", "ack_quorum", "min_racks", "min_regions")
+_OF_FLEXIBLE: Final = ("node", "rack", "region", "extras")
 _REPLICATION: Final = (
     Rule(
-        "self.ensemble_size >= self.write_quorum",
+        f"!({_has_any(_OF_STRIPED)}) || !({_has_any(_OF_FLEXIBLE)})",
+        f"{', '.join(_OF_STRIPED)} are of striped logs, {', '.join(_OF_FLEXIBLE)} of logs with "
+        "copysets: flexible: use those of one form",
+    ),
+    Rule(
+        f"{_ENSEMBLE} >= {_WRITE}",
         "ensemble_size is less than write_quorum: raise ensemble_size or lower write_quorum",
     ),
     Rule(
-        "self.write_quorum >= self.ack_quorum",
+        f"{_WRITE} >= {_ACK}",
         "write_quorum is less than ack_quorum: raise write_quorum or lower ack_quorum",
     ),
     Rule(
-        "self.ack_quorum >= self.min_racks",
+        f"{_ACK} >= {_MIN_RACKS}",
         "ack_quorum copies cannot lie in min_racks racks: raise ack_quorum or lower min_racks",
     ),
     Rule(
-        "self.ack_quorum >= self.min_regions",
+        f"{_ACK} >= {_MIN_REGIONS}",
         "ack_quorum copies cannot lie in min_regions regions: raise ack_quorum or lower "
         "min_regions",
     ),
     Rule(
-        f"!has({_SUFFICE}) || {_SUFFICE} >= self.min_regions",
+        f"!has({_SUFFICE}) || {_SUFFICE} >= {_MIN_REGIONS}",
         "fewer regions than min_regions never suffice: raise regions_that_must_suffice to "
         "min_regions, or lower min_regions",
     ),
     # Spread as evenly as can be over S regions, the (min − 1) fullest hold this many of Qw copies;
     # with Qa of them in so few regions an acknowledged entry could be lost with them (R20).
     Rule(
-        f"self.min_regions <= 1 || [has({_SUFFICE}) ? {_SUFFICE} : self.min_regions]"
-        ".all(s, s < self.min_regions || (self.min_regions - 1) * (self.write_quorum / s) + "
-        "(self.write_quorum % s < self.min_regions - 1 ? self.write_quorum % s : "
-        "self.min_regions - 1) < self.ack_quorum)",
+        f"{_MIN_REGIONS} <= 1 || [has({_SUFFICE}) ? {_SUFFICE} : {_MIN_REGIONS}]"
+        f".all(s, s < {_MIN_REGIONS} || ({_MIN_REGIONS} - 1) * ({_WRITE} / s) + "
+        f"({_WRITE} % s < {_MIN_REGIONS} - 1 ? {_WRITE} % s : {_MIN_REGIONS} - 1) < {_ACK})",
         "with regions_that_must_suffice regions left (by default min_regions), ack_quorum copies "
         "of some entry lie in fewer than min_regions regions: raise ack_quorum or "
         "regions_that_must_suffice, or lower min_regions",
     ),
+    Rule(
+        f"{_NODE} >= {_RACK}",
+        "node copies cannot lie in rack racks: raise node or lower rack",
+    ),
+    Rule(
+        f"{_RACK} >= {_REGION}",
+        "rack racks cannot lie in region regions: raise rack or lower region",
+    ),
+    Rule(
+        f"!has({_SUFFICE}) || {_SUFFICE} >= {_REGION}",
+        "fewer regions than region never suffice: raise regions_that_must_suffice to region, or "
+        "lower region",
+    ),
 )
+_HAS_TOLERATE: Final = "has(self.nodeset) && has(self.nodeset.tolerate)"
+_HAS_NODE: Final = "has(self.replication) && has(self.replication.node)"
+_NODESET: Final = (
+    Rule(
+        f"!({_HAS_TOLERATE} && {_HAS_NODE}) || self.nodeset.tolerate < self.replication.node",
+        "nodeset.tolerate must be less than replication.node, or all copies of an entry may be "
+        "away: lower tolerate or raise node",
+    ),
+    Rule(
+        f"!({_HAS_TOLERATE} && {_HAS_NODE} && has(self.nodeset.size)) || "
+        "type(self.nodeset.size) == string || int(self.nodeset.size) >= self.replication.node + "
+        "(has(self.replication.extras) ? self.replication.extras : 0) + self.nodeset.tolerate",
+        "nodeset.size is less than replication.node, extras and nodeset.tolerate together: raise "
+        "size or lower one of these",
+    ),
+)
+"""What is not named is not known here: it stays as it is."""
+
 
 _COLD_STORE: Final = (
     Rule(
@@ -173,7 +225,8 @@ _REQUIREMENTS: Final = tuple(
 
 RULES: Final[Mapping[str, tuple[Rule, ...]]] = {
     "Requirements": _REQUIREMENTS,
-    "Replication": _REPLICATION,
+    "LogReplication": _REPLICATION,
+    "LogDefaults": _NODESET,
     # Else `age: null`, which `kubectl apply` drops, would mean the default, which deletes records.
     # Null that does get here is not there either, for `has`.
     "Retention": (
@@ -207,6 +260,13 @@ RULES: Final[Mapping[str, tuple[Rule, ...]]] = {
             f'{field}: write "1s" or less: an append has ten seconds altogether',
         )
         for field in ("interval", "wait_max")
+    ),
+    "Window": (
+        Rule(
+            "!has(self.stall) || !self.stall.contains('d') && duration(self.stall) >= "
+            "duration('1s') && duration(self.stall) <= duration('60s')",
+            'stall: write "1s" to "60s": the owner takes its log over where an entry is stuck',
+        ),
     ),
     "ZooKeeperStorage": _STORAGE,
     "JournalStorage": _STORAGE,
@@ -297,6 +357,7 @@ RULES: Final[Mapping[str, tuple[Rule, ...]]] = {
     "LogNamespaceSpec": (_stays("clusterName", _IN_CLUSTER),),
     "Log": (_name_stays("log"),),
     "LogSpec": (
+        *_NODESET,
         _stays("clusterName", _IN_CLUSTER),
         Rule(
             "self.__namespace__ == oldSelf.__namespace__",

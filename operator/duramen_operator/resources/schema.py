@@ -2,8 +2,8 @@
 
 Kubernetes wants a tree without references, unions or null types, and prunes what it does not name.
 Defaults are written into objects by the API server, so that `kubectl get -o yaml` shows what is in
-force; only the configuration of a log has none but in `replication`, since a field that is not
-named there is left as it is (ADR 0019). Descriptions of that configuration are those of
+force; only the configuration of a log has none, since a field that is not named there is left as it
+is (ADR 0019), and `replication` has two forms. Descriptions of that configuration are those of
 docs/protocol/configuration.md, given by the caller: they are written once.
 
 Pure. Called by `definitions`.
@@ -41,12 +41,14 @@ _TEXT_MAX: Final = 1024
 _SPELLING_MAX: Final = 64
 """Of a duration or a size, which have a pattern and no length in REST."""
 
+_NONE: Final = {"const": "none"}
+"""No limit, of a number: a union in REST, and here a text in its place."""
+
 _LIST_KEYS: Final[Mapping[str, list[str]]] = {
     "conditions": ["type"],
     "domains": ["region", "zone"],
     "imagePullSecrets": ["name"],
 }
-_WHOLE: Final = "Replication"
 
 
 def encode_schema(model: type[BaseModel], texts: Mapping[str, str]) -> Schema:
@@ -111,7 +113,10 @@ class _Tree:
         schema: Schema = {name: found[name] for name in _KEPT if name in found}
         if "const" in found:
             schema |= {"type": "string", "enum": [found["const"]]}
-        if "enum" in schema:
+        if True in schema.get("enum", ()):
+            # YAML reads `on` as true: no one type has all these values.
+            schema["x-kubernetes-preserve-unknown-fields"] = True
+        elif "enum" in schema:
             schema["type"] = "integer" if isinstance(schema["enum"][0], int) else "string"
         rules = list(_rules(part).get("x-kubernetes-validations", ()))
         if found.get("type") == "object" and "properties" in found:
@@ -142,8 +147,12 @@ class _Tree:
         if "anyOf" in found:
             options = found.pop("anyOf")
             is_nullable = {"type": "null"} in options
-            (option,) = [option for option in options if option != {"type": "null"}]
+            named = [option for option in options if option not in ({"type": "null"}, _NONE)]
+            (option,) = named
             found = {**option, **found}
+            if _NONE in options:
+                found |= {"x-kubernetes-int-or-string": True, "pattern": "^none$"}
+                del found["type"]
         part = ""
         if "$ref" in found:
             part = found.pop("$ref").rpartition("/")[2]
@@ -156,8 +165,6 @@ class _Tree:
             is_inside = is_config or (name in LogConfig.model_fields and part in _CONFIG_PARTS)
             below = (f"{path}." if path else "") + name if is_inside else ""
             properties[name] = self.encode(value, name, below, is_config=is_inside)
-        if part == _WHOLE:
-            _keep_defaults(found, properties)
         required = found.get("required")
         return {"properties": properties} | ({"required": required} if required else {})
 
@@ -204,10 +211,3 @@ def _strip(value: Any) -> Any:
         return value
     found = {name: _strip(item) for name, item in value.items()}
     return {name: item for name, item in found.items() if item not in (None, [], {})}
-
-
-def _keep_defaults(found: Schema, properties: Mapping[str, Schema]) -> None:
-    """`replication` is named as a whole: what is left out of it is filled in."""
-    for name, value in found["properties"].items():
-        if value.get("default") is not None:
-            properties[name]["default"] = value["default"]

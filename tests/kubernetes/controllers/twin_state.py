@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from duramen.config import LogConfig, NamespaceConfig, parse_log_config, parse_namespace_config
+from duramen.config_changes import merge_fields, merge_log_config
 from duramen.errors import BeyondTailError, DuramenError
 from duramen.texts import PositionKind, format_time, parse_position
 
@@ -126,7 +127,7 @@ class TwinState:
         """Change the members that `patch` names."""
         parse_namespace_config(patch)
         stored = self._find_namespace(namespace)
-        config = parse_namespace_config(merge(stored.to_json(), patch))
+        config = parse_namespace_config(merge_fields(stored.to_json(), patch))
         self.namespaces[namespace] = config
         return {
             "namespace": namespace, "config": config.to_json(), "changed": config != stored
@@ -192,7 +193,7 @@ class TwinState:
         if version is not None and version != log.config_version:
             detail = f"the stored configuration has version {log.config_version}"
             raise DuramenError("config_conflict", detail, field="config_version")
-        config = parse_log_config(merge(log.config.to_json(), patch))
+        config = parse_log_config(merge_log_config(log.config.to_json(), patch))
         is_changed = config != log.config
         if config.replication != log.config.replication:
             self._check_replication(config)
@@ -305,6 +306,8 @@ class TwinState:
         return found
 
     def _check_replication(self, config: LogConfig) -> None:
+        if config.is_flexible:
+            return
         wanted = config.striped
         if wanted.placement == "strict" and wanted.min_racks > self.rack_count:
             detail = f"min_racks {wanted.min_racks}: the cluster has {self.rack_count} racks"
@@ -357,16 +360,6 @@ class TwinState:
             "ack_quorum": quorum.ack_quorum,
             "fragments": [{"first_entry": 0, "ensemble": members[: quorum.ensemble_size]}],
         }
-
-
-def merge(stored: Answer, patch: Answer) -> Answer:
-    """The stored configuration with the members that `patch` names; null is a value."""
-    merged = dict(stored)
-    for name, value in patch.items():
-        below = merged.get(name)
-        is_nested = isinstance(below, dict) and isinstance(value, dict)
-        merged[name] = merge(below, value) if isinstance(below, dict) and is_nested else value
-    return merged
 
 
 def make_bookie(name: str, region: str, rack: str) -> Answer:

@@ -26,6 +26,11 @@ def replicated(**fields: Any) -> dict[str, Any]:
     return {"replication": fields}
 
 
+FLEXIBLE = LogConfig.model_validate(
+    {"copysets": "flexible", "nodeset": {"size": 9}, "replication": {"region": 2}}
+)
+
+
 def hint(word: str) -> str:
     """The hint that has these words."""
     (found,) = {text for text in HINTS.values() if word in text}
@@ -57,6 +62,15 @@ ACCEPTED: list[tuple[str, dict[str, Any]]] = [
     ("LogNamespace", {"name": "shop", "auto_create": False, "deletionPolicy": "Delete"}),
     ("LogNamespace", {"defaults": {"tiering": {"policy": "copy"}, "roll": {"size": "1GiB"}}}),
     ("Log", LogConfig().to_json()),
+    ("Log", FLEXIBLE.to_json()),
+    ("Log", {"copysets": "flexible", **replicated(node=4, rack=3, region=2, extras=2)}),
+    ("Log", {"nodeset": {"size": "none", "tolerate": 0}, "sticky": True}),
+    ("Log", {"nodeset": {"size": 6, "tolerate": 2}, **replicated(node=3, extras=1)}),
+    ("Log", {"nodeset": {"size": "none", "tolerate": 2}, **replicated(node=3)}),
+    ("Log", {"window": {"stall": "60s"}, "sticky": "off"}),
+    ("Log", {"window": {"stall": "500ms500ms"}, **replicated(region=1, rack=1)}),
+    ("LogNamespace", {"defaults": {"copysets": "flexible", "nodeset": {"size": 20}}}),
+    ("LogCluster", {"defaults": {"log": {"copysets": "flexible", **replicated(node=2)}}}),
     ("Log", {"name": "Orders_2026.q1", "deletionPolicy": "Delete"}),
     ("Log", {"retention": {"age": "30d", "bytes": None, "require_cold_copy": True}}),
     ("Log", {"retention": {"age": "none", "bytes": "none"}}),
@@ -182,6 +196,31 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ),
     ("Log", replicated(min_regions=2), "with regions_that_must_suffice regions left (by default"),
     ("Log", replicated(placement="loose"), 'supported values: "strict", "prefer"'),
+    ("Log", replicated(node=3, ack_quorum=2), "are of striped logs, node, rack, region, extras of"),
+    ("Log", replicated(node=2, rack=3), "node copies cannot lie in rack racks: raise node or"),
+    ("Log", replicated(rack=1, region=2), "rack racks cannot lie in region regions: raise rack or"),
+    (
+        "Log",
+        replicated(region=2, regions_that_must_suffice=1),
+        "fewer regions than region never suffice: raise regions_that_must_suffice to region",
+    ),
+    ("Log", replicated(extras=3), "should be less than or equal to 2"),
+    (
+        "Log",
+        {"nodeset": {"tolerate": 2}, **replicated(node=2)},
+        "nodeset.tolerate must be less than replication.node, or all copies of an entry may be",
+    ),
+    (
+        "LogNamespace",
+        {"defaults": {"nodeset": {"size": 5, "tolerate": 1}, **replicated(node=4, extras=1)}},
+        "nodeset.size is less than replication.node, extras and nodeset.tolerate together: raise",
+    ),
+    ("Log", {"nodeset": {"size": 65}}, "should be less than or equal to 64"),
+    ("Log", {"nodeset": {"size": "all"}}, "should match '^none$'"),
+    ("Log", {"sticky": "yes"}, 'supported values: "on", "off"'),
+    ("Log", {"copysets": "sticky"}, 'supported values: "striped", "flexible"'),
+    ("Log", {"window": {"stall": "999ms"}}, 'stall: write "1s" to "60s"'),
+    ("Log", {"window": {"stall": "1d"}}, 'stall: write "1s" to "60s"'),
     ("Log", {"roll": {"interval": "99ms"}}, 'interval: write "100ms" or more, or a segment could'),
     ("Log", {"roll": {"idle_close": "500ms"}}, 'idle_close: write "1s" or more, or a segment'),
     ("Log", {"roll": {"interval": 7200}}, "must be of type string"),

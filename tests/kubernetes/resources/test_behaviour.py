@@ -226,19 +226,19 @@ def test_null_is_never_taken_for_a_default(resource_server: ClusterHandle, names
         assert 'write how long records are kept, such as "72h", or "none" for ever' in done.stderr
 
 
-def test_replication_is_filled_in_as_a_whole_and_nothing_else_is(api: Api) -> None:
+def test_nothing_is_filled_in_of_a_configuration(api: Api) -> None:
+    """What is filled in of one form of `replication` would be refused with the other one."""
     spec = {"replication": {"ensemble_size": 5}, "retention": {"age": "1d"}}
     found = create(api, "Log", "filled", spec)["spec"]
-    assert found["replication"] == {
-        "ensemble_size": 5,
-        "write_quorum": 3,
-        "ack_quorum": 2,
-        "min_racks": 2,
-        "min_regions": 1,
-        "placement": "strict",
-    }
+    assert found["replication"] == {"ensemble_size": 5}
     assert found["retention"] == {"age": "1d"}
     assert "tiering" not in found
+
+
+@pytest.mark.parametrize("value", ["on", "off", True, False])
+def test_a_switch_is_a_text_or_what_yaml_makes_of_it(api: Api, value: str | bool) -> None:
+    name = f"sticky-{value}".lower()
+    assert create(api, "Log", name, {"sticky": value})["spec"]["sticky"] == value
 
 
 def test_a_configuration_is_shown_as_it_is(

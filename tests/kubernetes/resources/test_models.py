@@ -123,6 +123,64 @@ def test_replication_is_always_whole() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("spec", "found"),
+    [
+        (
+            {"replication": {"node": 2}},
+            {
+                "node": 2, "rack": 2, "region": 1, "extras": 0, "regions_that_must_suffice": None,
+                "placement": "strict",
+            },
+        ),
+        (
+            {"replication": {"placement": "prefer"}, "copysets": "flexible"},
+            {
+                "node": 3, "rack": 2, "region": 1, "extras": 0, "regions_that_must_suffice": None,
+                "placement": "prefer",
+            },
+        ),
+        # Which form it has is known where all defaults are.
+        ({"replication": {"placement": "prefer", "node": None}}, {"placement": "prefer"}),
+    ],
+)  # fmt: skip
+def test_replication_has_the_form_of_its_fields_or_of_copysets(
+    spec: dict[str, Any], found: dict[str, Any]
+) -> None:
+    assert parse_as(LogResource, make("Log", spec)).spec.config()["replication"] == found
+
+
+def test_replication_of_both_forms_is_no_object_of_ours() -> None:
+    told = read_faults(make("Log", {"replication": {"node": 2, "ack_quorum": 2}}))
+    assert "ack_quorum are of striped logs and node of flexible ones" in told
+
+
+def test_a_mismatch_with_copysets_is_no_fault_of_the_object() -> None:
+    spec = {"replication": {"node": 2}, "copysets": "striped"}
+    assert parse_as(LogResource, make("Log", spec)).spec.config()["copysets"] == "striped"
+
+
+def test_defaults_of_one_form_are_dropped_for_a_log_of_the_other() -> None:
+    flexible = {
+        "copysets": "flexible", "replication": {"node": 4, "placement": "prefer"},
+        "nodeset": {"size": 9}, "sticky": "off", "window": {"stall": "2s", "entries": 9},
+    }  # fmt: skip
+    assert merge_config(flexible, {"copysets": "striped"}) == {
+        "copysets": "striped", "replication": {"placement": "prefer"}, "window": {"entries": 9},
+    }  # fmt: skip
+    striped = {"replication": {"ensemble_size": 5}, "roll": {"size": "1MiB"}}
+    assert merge_config(striped, flexible) == {**striped, **flexible}
+    assert merge_config(striped, {"copysets": "flexible"}) == {
+        "replication": {}, "roll": {"size": "1MiB"}, "copysets": "flexible",
+    }  # fmt: skip
+    assert merge_config(flexible, {"sticky": "on"}) == {**flexible, "sticky": "on"}
+
+
+@pytest.mark.parametrize(("value", "stored"), [(True, "on"), ("on", "on"), (False, "off")])
+def test_a_switch_is_what_yaml_makes_of_it(value: object, stored: str) -> None:
+    assert parse_as(LogResource, make("Log", {"sticky": value})).spec.config() == {"sticky": stored}
+
+
 def test_nearer_defaults_win_field_by_field_and_replication_as_a_whole() -> None:
     cluster = {"retention": {"age": "1d", "bytes": "1GiB"}, "replication": {"min_regions": 2}}
     space = {"retention": {"age": None}, "replication": {"ensemble_size": 5}}

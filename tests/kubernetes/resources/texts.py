@@ -15,7 +15,8 @@ _ROW = re.compile(r"^\| `([a-z_.]+)` \| `([^`]+)` \| (.+) \|$", re.MULTILINE)
 
 GROUPS = {
     "replication": "How many copies an entry has and where they may lie. Named, it is named as a "
-    "whole: what is left out of it gets the default that is shown.",
+    "whole, in the form of the log's copysets: what is left out of it gets its default.",
+    "nodeset": "The bookies that an epoch of a log with flexible copysets may use.",
     "tiering": "What the archive does with closed segments.",
     "roll": "When a segment is closed and the next one opened.",
     "retention": "How long records are kept.",
@@ -35,7 +36,9 @@ def read_texts() -> dict[str, str]:
     for name, default, meaning in _ROW.findall(section):
         plain = re.sub(r"\[([^\]]+)\]\(([^)]+)\)", r"docs/protocol/\2", meaning).replace("`", "")
         text = plain[0].upper() + plain[1:].rstrip(".") + "."
-        if not name.startswith("replication."):
+        if name.startswith("replication."):
+            text += f" Left out where others are named: {default}."
+        else:
             text += f" {NOT_NAMED} the namespace's default, else {default}."
         texts[name] = text
     return texts

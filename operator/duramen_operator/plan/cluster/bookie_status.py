@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
-from duramen.config import LogConfig
+from duramen.config import FlexibleReplication, Replication
 from duramen_operator.names import BOOKIE, BOOKIE_SET_LABEL, make_selector
 from duramen_operator.plan.cluster.bookies import SetFrame, find_outdated, find_refusals
 from duramen_operator.plan.cluster.counting import find_misplaced, is_ready
@@ -131,9 +131,12 @@ def judge_available(frame: ClusterFrame, ready: int) -> Said:
 
 def count_needed(frame: ClusterFrame) -> int:
     """Bookies that a segment of a log needs that says nothing about it."""
-    replication = frame.spec.defaults.log.replication
-    named = replication.ensemble_size if replication is not None else None
-    return named if named is not None else LogConfig().striped.ensemble_size
+    defaults = frame.spec.defaults.log
+    named = {} if defaults.replication is None else defaults.replication.config(defaults.copysets)
+    if defaults.copysets == "flexible":
+        wave = {**FlexibleReplication().model_dump(), **named}
+        return int(wave["node"] + wave["extras"])
+    return int(named.get("ensemble_size", Replication().ensemble_size))
 
 
 def judge_placement(sets: Sequence[SetFrame], *, is_whole: bool) -> Said:
