@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 
+from duramen.config import LogConfig, parse_log_config
+from duramen.config_changes import merge_log_config
+from duramen_operator.plan.seen_logs import find_changes
 from duramen_operator.resources import (
     BookieSet,
     Condition,
@@ -174,6 +177,26 @@ def test_defaults_of_one_form_are_dropped_for_a_log_of_the_other() -> None:
         "replication": {}, "roll": {"size": "1MiB"}, "copysets": "flexible",
     }  # fmt: skip
     assert merge_config(flexible, {"sticky": "on"}) == {**flexible, "sticky": "on"}
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"copysets": "flexible", "replication": {"node": 4}, "sticky": False},
+        {"copysets": "flexible"},
+        {"copysets": "flexible", "replication": {"placement": "prefer"}, "nodeset": {"size": 9}},
+    ],
+)
+def test_a_change_of_copysets_is_one_patch_and_there_is_no_second_one(
+    spec: dict[str, Any],
+) -> None:
+    wanted = parse_as(LogResource, make("Log", spec)).spec.config()
+    stored = LogConfig()
+    for step in (wanted, {"copysets": "striped"}, wanted):
+        patch = find_changes(stored.to_json(), step)
+        assert patch["copysets"] == step["copysets"]
+        stored = parse_log_config(merge_log_config(stored.to_json(), patch))
+        assert find_changes(stored.to_json(), step) == {}
 
 
 @pytest.mark.parametrize(("value", "stored"), [(True, "on"), ("on", "on"), (False, "off")])

@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from duramen.config import Replication
+from duramen.config import LogConfig, Replication
 from duramen.core.placement.advice import advise
 from tests.kubernetes.resources.objects import Api, make
 
@@ -60,3 +60,32 @@ def test_the_api_server_refuses_nothing_that_works(api: Api) -> None:
     assert met[True, True] > COUNT // 10, met
     assert met[False, False] > COUNT // 10, met
     assert len(missed) <= MISSED_MAX * COUNT, missed
+
+
+def draw_flexible(rng: random.Random) -> dict[str, Any]:
+    """The same of flexible logs, with a nodeset whose numbers are all named."""
+    replication: dict[str, Any] = {"node": rng.randint(1, 5), "extras": rng.randint(0, 2)}
+    for name, most in (("rack", 4), ("region", 3), ("regions_that_must_suffice", 4)):
+        if rng.random() < 0.6:
+            replication[name] = rng.randint(1, most)
+    size: int | str = rng.choice(["none", rng.randint(1, 9)])
+    return {"replication": replication, "nodeset": {"size": size, "tolerate": rng.randint(0, 3)}}
+
+
+def is_flexible_possible(fields: dict[str, Any]) -> bool:
+    try:
+        LogConfig.model_validate({"copysets": "flexible", **fields})
+    except ValidationError:
+        return False
+    return True
+
+
+def test_of_flexible_logs_the_api_server_refuses_what_the_cluster_refuses(api: Api) -> None:
+    rng = random.Random(11)
+    met: Counter[bool] = Counter()
+    for _ in range(COUNT):
+        fields = draw_flexible(rng)
+        is_taken = api.create(make("Log", fields)).status_code == 201
+        met[is_taken] += 1
+        assert is_taken is is_flexible_possible(fields), fields
+    assert min(met[True], met[False]) > COUNT // 10, met
