@@ -114,7 +114,7 @@ def test_a_place_is_changed_live_and_the_nodes_other_fields_are_kept(
         (here,) = [c for c in world.context.candidates if c.member.bookie == "b0"]
         assert (here.region, here.weight) == ("w", 2.0)
         assert (world.context.locations or {})[here.member].region == "w"
-        await world.ask("locate", id="b0", weight=0)
+        await world.ask("locate", id="b0", storage_capacity=0)
         await wait_for(lambda: "b0" not in world.takers)
         answer = await world.ask("locate", id="b0", from_flags=True)
         assert answer == {**place, "weight": 0.0, "from_flags": True}, "from its next start on"
@@ -130,6 +130,8 @@ def test_a_place_is_changed_live_and_the_nodes_other_fields_are_kept(
         ({"id": "b0", "region": "a b"}, "region"),
         ({"id": "b0", "weight": -1}, "weight"),
         ({"id": "b0", "weight": True}, "weight"),
+        ({"id": "b0", "storage_capacity": 1001}, "storage_capacity"),
+        ({"id": "b0", "storage_capacity": 1, "weight": 1}, "weight"),
         ({"id": "b0", "rack": "a", "from_flags": True}, "from_flags"),
         ({"id": "b0", "from_flags": "yes"}, "from_flags"),
         ({"id": "nobody", "rack": "a"}, "id"),

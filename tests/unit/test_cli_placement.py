@@ -58,11 +58,13 @@ def test_a_bookie_is_located_by_what_is_given_and_by_nothing_else(
     assert main(["bookies", "locate", "bookie-0", "--rack", "c", "--weight", "0"]) == 0
     assert capsys.readouterr().out == "bookie-0: region x, rack c, weight 0.0\n"
     assert admin.asked == [(path, {"rack": "c", "weight": 0.0})]
+    assert main(["bookies", "locate", "bookie-0", "--storage-capacity", "2"]) == 0
+    assert admin.asked.pop() == (path, {"weight": 2.0})
     assert main(["bookies", "locate", "bookie-0", "--from-flags"]) == 0
     assert "its flags count from its next start on" in capsys.readouterr().out
     assert admin.asked[1:] == [(path, {"from_flags": True})]
     assert main(["bookies", "locate", "bookie-0"]) == 2
-    assert "--region, --rack or --weight" in capsys.readouterr().err
+    assert "--region, --rack or --storage-capacity" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -68,9 +68,18 @@ class BookieSetSpec(Part):
             ge=0,
             le=1000,
             description="Share of new data, as compared with other bookies. 0: none. What is "
-            "changed outside is set again.",
+            "changed outside is set again. The older name of storageCapacity.",
         ),
     ] = 1.0
+    storage_capacity: Annotated[
+        float | None,
+        Field(
+            ge=0,
+            le=1000,
+            description="Share of new data, as compared with other bookies: how much they can "
+            "store, in a unit of your own. 0: none. Left out: weight.",
+        ),
+    ] = None
     resources: Annotated[
         Requirements, Field(description="What each bookie asks for and may use.")
     ] = Requirements()
@@ -85,6 +94,11 @@ class BookieSetSpec(Part):
             "stay, with the data. Delete: they go, and the data with them."
         ),
     ] = "Retain"
+
+    @property
+    def capacity(self) -> float:
+        """Share of new data, by its newer or its older name."""
+        return self.weight if self.storage_capacity is None else self.storage_capacity
 
 
 class BookieSetStatus(ResourceStatus):

@@ -94,7 +94,9 @@ class PlacementOperations:
         return BookiesAnswer(bookies=shown)
 
     async def locate(self, request: Mapping[str, Any]) -> LocatedAnswer:
-        """Change `region`, `rack` or `weight` of a bookie, as far as they are given.
+        """Change `region`, `rack` or `storage_capacity` of a bookie, as far as they are given.
+
+        `weight` is the older name of `storage_capacity`, and the one that it is stored by.
 
         A region or rack that is given here stays over restarts of the bookie, whatever its flags
         say, until `from_flags` leaves the place to them again, from its next start on.
@@ -298,7 +300,7 @@ class PlacementOperations:
 
 
 def _read_place(request: Mapping[str, Any]) -> dict[str, Any]:
-    """What of region, rack and weight is given, and with a place that a person gave it.
+    """What of region, rack and capacity is given, and with a place that a person gave it.
 
     Raises:
         DuramenError: `invalid_argument`.
@@ -316,15 +318,19 @@ def _read_place(request: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(is_from_flags, bool) or (is_from_flags and change):
         detail = "from_flags: true or false, and if true without region and rack"
         raise DuramenError("invalid_argument", detail, field="from_flags")
-    weight = request.get("weight")
-    if weight is not None:
+    given = [name for name in ("storage_capacity", "weight") if request.get(name) is not None]
+    if len(given) > 1:
+        detail = "storage_capacity and weight are one thing: give storage_capacity"
+        raise DuramenError("invalid_argument", detail, field="weight")
+    for name in given:
+        weight = request[name]
         is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
         if not is_number or not 0 <= weight <= WEIGHT_MAX:
-            detail = f"weight: a number from 0 to {WEIGHT_MAX:g}"
-            raise DuramenError("invalid_argument", detail, field="weight")
+            detail = f"{name}: a number from 0 to {WEIGHT_MAX:g}"
+            raise DuramenError("invalid_argument", detail, field=name)
         change["weight"] = float(weight)
     if not change and not is_from_flags:
-        detail = "give region, rack, weight or from_flags"
+        detail = "give region, rack, storage_capacity or from_flags"
         raise DuramenError("invalid_argument", detail, field="region")
     return change
 

@@ -46,6 +46,14 @@ def test_another_weight_is_set(weight: float, stored: float) -> None:
     ]
 
 
+def test_the_newer_name_of_a_weight_counts_before_the_older_one() -> None:
+    world = World(make_cluster(), make_bookie_set(replicas=3, storageCapacity=4))
+    world.converge()
+    bodies = [body for *_, body, _ in find_calls(world, 1.0)]
+    assert bodies and all(body == {"weight": 4} for body in bodies)
+    assert find_calls(world, 4.0) == []
+
+
 def test_a_paused_cluster_keeps_the_weights_that_people_gave() -> None:
     world = make_world(2.5)
     world.find("LogCluster", "main")["metadata"]["annotations"] = {PAUSED_ANNOTATION: "true"}

@@ -68,7 +68,7 @@ def draw_flexible(rng: random.Random) -> dict[str, Any]:
     for name, most in (("rack", 4), ("region", 3), ("regions_that_must_suffice", 4)):
         if rng.random() < 0.6:
             replication[name] = rng.randint(1, most)
-    size: int | str = rng.choice(["none", rng.randint(1, 9)])
+    size = rng.randint(1, 9) if rng.random() < 0.5 else "none"
     return {"replication": replication, "nodeset": {"size": size, "tolerate": rng.randint(0, 3)}}
 
 

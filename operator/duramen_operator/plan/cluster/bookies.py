@@ -114,12 +114,14 @@ def make_bookies(own: SetFrame) -> Iterator[Json]:
 def plan_weights(own: SetFrame) -> Iterator[Call]:
     """Calls that give each registered bookie its share of new data; it has no flag for that."""
     rows = own.frame.observed.admin.bookies or {}
+    wanted = own.spec.capacity
     for share in own.shares:
         for bookie in share.bookies:
             weight = rows.get(bookie, {}).get("weight")
-            if isinstance(weight, int | float) and weight != own.spec.weight:
+            if isinstance(weight, int | float) and weight != wanted:
                 about = Ref(API_VERSION, "Bookie", bookie)
-                body = {"weight": own.spec.weight}
+                # By the name that clusters of older versions know as well.
+                body = {"weight": wanted}
                 path = f"/v1/cluster/bookies/{bookie}"
                 yield Call(about, "PATCH", path, body, is_admin_port=True)
 

@@ -26,6 +26,8 @@ from duramen_writeproxy.logs.creation import Creator
 from duramen_writeproxy.logs.names import NameCache
 
 _BODY_BYTES_MAX: Final = 8 * KIB
+_PLACE_FIELDS: Final = ("region", "rack", "storage_capacity", "weight", "from_flags")
+"""`weight` is the older name of `storage_capacity`."""
 
 
 def add_placement_routes(app: FastAPI, names: NameCache, creator: Creator) -> None:
@@ -38,7 +40,7 @@ def add_placement_routes(app: FastAPI, names: NameCache, creator: Creator) -> No
 
     @app.patch("/v1/cluster/bookies/{bookie}")
     async def patch_bookie(bookie: str, request: Request) -> LocatedAnswer:
-        change = await _read(request, ("region", "rack", "weight", "from_flags"))
+        change = await _read(request, _PLACE_FIELDS)
         told = await creator.ask("", {"op": "locate", "id": bookie, **change}, ("id",))
         return read_answer(LocatedAnswer, told)
 

@@ -73,7 +73,10 @@ def locate(
     *,
     region: str | None = None,
     rack: str | None = None,
-    weight: Annotated[float | None, Parameter(help="its share of new data; 0: none")] = None,
+    storage_capacity: Annotated[
+        float | None,
+        Parameter(name=["--storage-capacity", "--weight"], help="its share of new data; 0: none"),
+    ] = None,
     from_flags: Annotated[
         bool, Parameter(negative="", help="leave its place to its own flags again")
     ] = False,
@@ -90,12 +93,13 @@ def locate(
 
     Exit codes: 0 changed; 1 refused or failed; 2 usage.
     """
-    wanted = {"region": region, "rack": rack, "weight": weight}
+    # By its older name: the cluster may be of a version that knows no other.
+    wanted = {"region": region, "rack": rack, "weight": storage_capacity}
     change: dict[str, Any] = {name: value for name, value in wanted.items() if value is not None}
     if from_flags:
         change["from_flags"] = True
     if not change:
-        raise UsageError("give --region, --rack or --weight, or --from-flags")
+        raise UsageError("give --region, --rack or --storage-capacity, or --from-flags")
     path = f"/v1/cluster/bookies/{quote(bookie, safe='')}"
     answer = call_admin(url, data, lambda client: client.change_json("PATCH", path, change))
     if json:
