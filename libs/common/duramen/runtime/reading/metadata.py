@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from duramen.core.flexible.segment import AnySegment
 from duramen.core.log_node import LogNode
-from duramen.core.segment_base import SegmentBase
 from duramen.errors import DuramenError
 from duramen.ids import NOTHING, EntryId, Epoch, LogId
 from duramen.limits import METADATA_AGE_MAX_US
@@ -74,13 +74,13 @@ class LogFollower:
         self._store = store
         self._paths = paths
         self._log: LogNode | None = None
-        self._segments: OrderedDict[Epoch, SegmentBase] = OrderedDict()
+        self._segments: OrderedDict[Epoch, AnySegment] = OrderedDict()
         self._log_is_watched = False
         self._watched_epochs: set[Epoch] = set()
         self._subscribers: list[Callable[[], None]] = []
         self._dirty: set[Epoch | None] = set()
         self._task: asyncio.Task[None] | None = None
-        self._refreshes: dict[Epoch, asyncio.Task[tuple[LogNode, SegmentBase | None]]] = {}
+        self._refreshes: dict[Epoch, asyncio.Task[tuple[LogNode, AnySegment | None]]] = {}
         self._lac: tuple[Epoch, EntryId] = (Epoch(0), NOTHING)
         self._age = _Age(age_max_us)
         self.listed_at_s = -math.inf
@@ -108,7 +108,7 @@ class LogFollower:
         """The highest LAC that anybody here has learnt of the segment."""
         return self._lac[1] if self._lac[0] == epoch else NOTHING
 
-    def peek(self, epoch: Epoch) -> tuple[LogNode, SegmentBase | None] | None:
+    def peek(self, epoch: Epoch) -> tuple[LogNode, AnySegment | None] | None:
         """What is known without a read, as old as it may be."""
         return None if self._log is None else (self._log, self._segments.get(epoch))
 
@@ -122,7 +122,7 @@ class LogFollower:
         except DuramenError as error:
             return self._recall_log(error)
 
-    async def current(self, epoch: Epoch) -> tuple[LogNode, SegmentBase | None]:
+    async def current(self, epoch: Epoch) -> tuple[LogNode, AnySegment | None]:
         """Log node and one segment node (None: there is none), from the cache while watched.
 
         Raises:
@@ -140,7 +140,7 @@ class LogFollower:
         except DuramenError as error:
             return self._recall(epoch, error)
 
-    async def look(self, epoch: Epoch) -> tuple[LogNode, SegmentBase | None]:
+    async def look(self, epoch: Epoch) -> tuple[LogNode, AnySegment | None]:
         """Both nodes, afresh if ZooKeeper answers within `LOOK_S`. Raises: as `current`."""
         try:
             async with asyncio.timeout(LOOK_S):
@@ -159,7 +159,7 @@ class LogFollower:
             self._age.check(error)
         return self._log
 
-    def _recall(self, epoch: Epoch, error: DuramenError) -> tuple[LogNode, SegmentBase]:
+    def _recall(self, epoch: Epoch, error: DuramenError) -> tuple[LogNode, AnySegment]:
         """The same of both nodes.
 
         A segment that is not known, or that was closed since it was read, has to be read.
@@ -170,7 +170,7 @@ class LogFollower:
             raise DuramenError("metadata_unavailable", detail) from error
         return log, segment
 
-    def _is_current(self, log: LogNode, segment: SegmentBase) -> bool:
+    def _is_current(self, log: LogNode, segment: AnySegment) -> bool:
         """Whether a known segment need not be read again."""
         if segment.is_closed:  # one that was released has a cold copy, which its node tells
             return segment.epoch >= log.first_hot_epoch or segment.cold_copy is not None
@@ -179,7 +179,7 @@ class LogFollower:
 
     async def refresh(
         self, epoch: Epoch, *, is_synced: bool = False
-    ) -> tuple[LogNode, SegmentBase | None]:
+    ) -> tuple[LogNode, AnySegment | None]:
         """Read both nodes afresh; concurrent callers share a read unless it must be synced.
 
         Args:
@@ -198,12 +198,12 @@ class LogFollower:
             task.add_done_callback(take_failure)
         return await asyncio.shield(task)
 
-    async def _read_synced(self, epoch: Epoch) -> tuple[LogNode, SegmentBase | None]:
+    async def _read_synced(self, epoch: Epoch) -> tuple[LogNode, AnySegment | None]:
         with _translated():
             await self._store.sync(self._paths.log(self.log_id))
         return await self._read(epoch)
 
-    async def _read(self, epoch: Epoch) -> tuple[LogNode, SegmentBase | None]:
+    async def _read(self, epoch: Epoch) -> tuple[LogNode, AnySegment | None]:
         before = self.peek(epoch)
         with _translated():
             log = await self._read_log()
@@ -227,7 +227,7 @@ class LogFollower:
         self._age.on_sure()
         return log
 
-    async def _read_segment(self, epoch: Epoch) -> SegmentBase | None:
+    async def _read_segment(self, epoch: Epoch) -> AnySegment | None:
         known = self._segments.get(epoch)
         wants_watch = epoch not in self._watched_epochs and not (known and known.is_closed)
         watch = partial(self._on_change, epoch) if wants_watch else None
@@ -237,7 +237,7 @@ class LogFollower:
         if found is None:
             return None
         self._segments.pop(epoch, None)  # it is old, also if nobody here understands what came
-        segment: SegmentBase = read_any_segment(found.data)
+        segment: AnySegment = read_any_segment(found.data)
         self._segments[epoch] = segment
         while len(self._segments) > SEGMENTS_MAX:
             self._segments.popitem(last=False)
