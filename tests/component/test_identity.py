@@ -116,6 +116,14 @@ def test_a_fresh_file_system_counts_as_empty(tmp_path: Path) -> None:
     assert run(disks.start()).incarnation
 
 
+def test_what_it_understands_stays_in_its_node_while_it_is_away(disks: Disks) -> None:
+    assert disks.node()["formats"] == {"segment": 2, "envelope": 1}
+    # An older version wrote the node, and said nothing.
+    change_node(disks.tree, lambda fields: fields.pop("formats"))
+    run(disks.start())
+    assert disks.node()["formats"] == {"segment": 2, "envelope": 1}
+
+
 def test_a_new_rack_is_told_to_zookeeper(disks: Disks) -> None:
     change_node(disks.tree, lambda fields: fields.update(rack="r9", weight=0.5, other=[1]))
     run(disks.start())

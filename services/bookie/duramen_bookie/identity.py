@@ -44,6 +44,7 @@ from duramen.wire.metadata_json import (
     encode_node,
     read_node,
 )
+from duramen.wire.nodes.formats import FORMATS, PROCESS_FORMATS
 from duramen_bookie.cookie import (
     DATA,
     FORMAT,
@@ -346,23 +347,26 @@ async def establish_identity(
     sights = directories.look()
     claim = Claim(bookie_id, cluster_uuid, path, known.get("incarnation"))
     step = judge(sights, claim, accepts_new_incarnation=accepts_new_incarnation)
-    location = _choose_place(bookie_id, known, {"region": region, "rack": rack})
+    own = {
+        **_choose_place(bookie_id, known, {"region": region, "rack": rack}),
+        FORMATS: dict(PROCESS_FORMATS),
+    }
     if step in (StartStep.GO_ON, StartStep.UPGRADE):
         cookie = sights[0].cookie
         assert cookie is not None
         if step is StartStep.UPGRADE:
             cookie = _settle(directories, _list_volumes(directories, cookie))
         cookie = _secure_format(directories, sights, cookie)
-        if found is not None and {key: known.get(key) for key in location} != location:
+        if found is not None and {key: known.get(key) for key in own} != own:
             with contextlib.suppress(Conflict):  # somebody changes its weight: the next start tells
-                await store.set(path, encode_node({**known, **location}), version=found.version)
+                await store.set(path, encode_node({**known, **own}), version=found.version)
         return cookie
     if step is StartStep.REPLACE:
         await _wait_unregistered(store, f"{paths.available}/{bookie_id}", old_session_s)
     uuid = cluster_uuid or await ensure_cluster(store, paths)
     incarnation = pending_incarnation(sights[0], claim) or Incarnation(uuid4().hex)
     cookie = _begin(directories, Cookie(uuid, bookie_id, incarnation, uuid4().hex))
-    fields = {"weight": 1.0, **known, **location, "incarnation": incarnation}
+    fields = {"weight": 1.0, **known, **own, "incarnation": incarnation}
     if found is None:
         await _create(store, path, fields)
     elif known["incarnation"] != incarnation:

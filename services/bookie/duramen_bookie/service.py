@@ -38,11 +38,11 @@ from duramen.wire.disk.checkpoint_format import CheckpointFormatError
 from duramen.wire.disk.entry_log_format import EntryLogFormatError
 from duramen.wire.disk.journal_format import JournalFormatError
 from duramen.wire.metadata_json import (
-    BOOKIE_FORMATS,
     BookieNode,
     MetadataJsonError,
     Paths,
 )
+from duramen.wire.nodes.formats import FORMATS, PROCESS_FORMATS
 from duramen_bookie.admin import add_routes
 from duramen_bookie.checkpoint import CheckpointDamaged, CheckpointMismatch
 from duramen_bookie.cookie import NEWEST_FORMAT, Cookie, Directories
@@ -384,7 +384,7 @@ class BookieService:
             "rack": node.rack,
             "weight": node.weight,
             "doubtful": self.running_core().is_doubtful,
-            "formats": dict(BOOKIE_FORMATS),
+            FORMATS: dict(PROCESS_FORMATS),
         }
 
     def _on_space(self, report: SpaceReport) -> None:

@@ -154,7 +154,8 @@ def _read_duty(own: Mapping[str, Any], living: Mapping[str, Any]) -> Duty:
 
 def _keeps_envelopes(said: Mapping[str, Any]) -> bool:
     formats = said.get("formats")
-    return isinstance(formats, Mapping) and formats.get("envelope") == 1
+    version = formats.get("envelope") if isinstance(formats, Mapping) else None
+    return type(version) is int and version >= 1
 
 
 def _text(value: object) -> str:
