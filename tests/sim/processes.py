@@ -444,13 +444,14 @@ class BookieNode(Node):
     # --- Data plane ------------------------------------------------------------------------------
 
     def serve(self, kind: str, body: Any, reply: Reply) -> None:
-        incarnation, rows, _ = body
+        frame = SimFrame(*body)
+        incarnation, rows, _ = frame
         if self._dies_of is not None and self._dies_of == _purpose_of(kind, rows):
             self._dies_in_commit, self._dies_of = True, None
         if kind in ("inventory", "pull"):
             self._desk.serve(kind, incarnation, rows, reply)
         else:
-            self.loop.run_task(self._answer(kind, body, reply))
+            self.loop.run_task(self._answer(kind, frame, reply))
 
     async def _answer(self, kind: str, frame: SimFrame, reply: Reply) -> None:
         incarnation, rows, _ = frame
