@@ -15,11 +15,8 @@ from duramen.core.flexible.writing.wave_writer import WaveWriter
 from duramen.core.flexible.writing.waves import WaveWindow
 from duramen.core.sequencer.takeover.segment_recovery import RecoveryState
 from duramen.core.sequencer.takeover.stalled_appends import StalledAppends
-from duramen.core.status import BookieStatus
 from duramen.ids import EntryId, Member, NodeNumber
 from tests.sim.mutants.mutant import Mutant
-
-_hear = WaveWriter._hear
 
 
 def _count_holders(self: WaveWriter, numbers: Collection[NodeNumber]) -> bool:
@@ -28,15 +25,6 @@ def _count_holders(self: WaveWriter, numbers: Collection[NodeNumber]) -> bool:
 
 def _one_less(self: WaveWriter, numbers: Collection[NodeNumber]) -> bool:
     return len(set(numbers)) >= max(self._wanted.node - 1, 1)
-
-
-def _go_on_when_sealed(
-    self: WaveWriter, member: Member, status: BookieStatus, now_us: int
-) -> NodeNumber | None:
-    """A seal is a failure like any other: another node may do."""
-    if status is BookieStatus.SEALED:
-        status = BookieStatus.READ_ONLY
-    return _hear(self, member, status, now_us)
 
 
 def _keep_what_is_gone(self: WaveWindow, node: NodeNumber, now_us: int) -> None:
@@ -99,10 +87,6 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "wave-holders-are-counted": Mutant(
         "R22", "holders are counted, wherever they lie",
         ((WaveWriter, "_suffices", _count_holders),), copysets="flexible",
-    ),
-    "wave-goes-on-when-sealed": Mutant(
-        "R10", "a wave writer takes a seal for a failure",
-        ((WaveWriter, "_hear", _go_on_when_sealed),), copysets="flexible",
     ),
     "wave-copies-of-gone-disks-count": Mutant(
         "R22", "copies on disks that were replaced count as before",
