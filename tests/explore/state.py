@@ -23,6 +23,7 @@ from duramen.core.segment import Segment, Totals
 from duramen.core.sequencer.append_pipeline import AppendPipeline
 from duramen.core.sequencer.epoch.open_epoch import OpenEpoch
 from duramen.core.sequencer.epoch.segment_end import SegmentEnd
+from duramen.core.sequencer.epoch.stall_watch import StallWatch
 from duramen.core.sequencer.roll_policy import RollPolicy
 from duramen.core.sequencer.takeover.takeover import Takeover
 from duramen.ids import Member
@@ -40,18 +41,19 @@ _TIMES: Final = frozenset({
 """Instants: only their distance from now can decide anything, and what is past is just due."""
 
 _LEFT_OUT: Final = frozenset({
-    "_ports", "_rule", "_context", "_unix_ms", "outbox", "config",
+    "_ports", "_put", "_rule", "_context", "_unix_ms", "outbox", "config",
     "change_count", "roll_count", "takeover_count", "recovered_count",
-    "recovery_count", "loss_count", "fence_reason", "reason", "_reason", "_refusal", "log_id",
+    "recovery_count", "loss_count", "stall_count", "fence_reason", "reason", "_reason", "_refusal", "log_id",
     "_arrivals_us",
 })  # fmt: skip
 """Constants of a world, and counters and sentences that only people read; arrivals, since every
 batch is due at once where logs flush immediately, as here."""
 
 _BORROWED: Final[Mapping[type, tuple[str, ...]]] = {
-    Takeover: ("_carried", "_changes", "_intent", "_older"),
+    Takeover: ("_carried", "_changes", "_intent", "_older", "_stalled"),
     OpenEpoch: ("_changes", "_intent", "_pipeline"),
     SegmentEnd: ("_writer",),
+    StallWatch: ("_writer",),
 }
 """What a part is lent: it belongs to the log, or the open epoch, and is in the picture there."""
 
