@@ -8,15 +8,12 @@ by
 
 from __future__ import annotations
 
-import gc
-import tracemalloc
-from collections.abc import Callable
-
 import pytest
 
 from duramen.core.bookie import BookieCore
 from duramen.ids import NOTHING, EntryId, Epoch, LogId, ledger_of
 from tests.tiers import sized
+from tests.unit.allocation import allocated_bytes
 from tests.unit.bookie_driver import LIFE
 
 # Powers of four apart, so that tables are equally full in each tier and a unit costs the same.
@@ -29,21 +26,6 @@ LEDGER_BYTES_MAX = 1024
 
 ENTRY_BYTES_MAX = 9
 """4 for the id, 4 for the checksum; arrays grow by a sixteenth."""
-
-
-def allocated_bytes(build: Callable[[], object]) -> int:
-    """Memory that what is built holds."""
-    gc.collect()
-    tracemalloc.start()
-    try:
-        before, _ = tracemalloc.get_traced_memory()
-        built = build()
-        gc.collect()
-        after, _ = tracemalloc.get_traced_memory()
-        assert built is not None
-        return after - before
-    finally:
-        tracemalloc.stop()
 
 
 def settled_ledgers(ledgers_of_log: int) -> BookieCore:

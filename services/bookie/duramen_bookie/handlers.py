@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -60,6 +61,7 @@ from duramen.wire.bookie_calls import (
 )
 from duramen.wire.disk.journal_format import record_bytes
 from duramen.wire.entry import EntryError, check_entry
+from duramen.wire.envelope import EnvelopeError, parse_envelope
 from duramen.wire.frame import FrameError
 from duramen_bookie.admission import (
     CLASS_LIMITS,
@@ -82,6 +84,7 @@ from duramen_bookie.metrics import (
 if TYPE_CHECKING:
     from duramen_bookie.storage import PlannedRead, ReadResult, Storage
 
+_LOG: Final = logging.getLogger(__name__)
 _FRAME: Final = "application/octet-stream"
 _TEXT: Final = "text/plain; charset=utf-8"
 _PROOFS_RUNNING_MAX: Final = 64
@@ -177,6 +180,7 @@ class DataPlane:
         self._numbers = itertools.count(1)
         self._pending: dict[RequestId, _Pending] = {}
         self._stopped: str | None = None
+        self._beginning: asyncio.Future[None] | None = None
         self._calls: dict[str, Callable[[bytes, str], Awaitable[bytes]]] = {
             "/b/add": self._begin_add,
             "/b/read": self._begin_read,
@@ -274,6 +278,8 @@ class DataPlane:
         """After `stop`: wait until no thread reads any more."""
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, self._readers.shutdown)
+        if self._beginning is not None:  # nobody writes cookies of directories that were released
+            await asyncio.wait([self._beginning])
 
     def drain(self) -> None:
         """Carry out what the core has left in its outbox."""
@@ -296,12 +302,13 @@ class DataPlane:
 
     def _begin_add(self, body: bytes, peer: str) -> Awaitable[bytes]:
         incarnation, adds = parse_adds(body)
-        rows_of: dict[ServiceClass, list[int]] = {}
+        rows_of: dict[tuple[ServiceClass, bool], list[int]] = {}
         for row, add in enumerate(adds):
-            rows_of.setdefault(class_of_add(add), []).append(row)
+            is_early = bool(add.envelope) and not self._storage.keeps_envelopes
+            rows_of.setdefault((class_of_add(add), is_early), []).append(row)
         parts = [
             (rows, self._begin_adds_of(service, incarnation, [adds[row] for row in rows], peer))
-            for service, rows in rows_of.items()
+            for (service, _), rows in rows_of.items()
         ]
         return self._finish_adds(len(adds), parts)
 
@@ -309,19 +316,36 @@ class DataPlane:
         self, service: ServiceClass, incarnation: Incarnation, adds: Sequence[Add], peer: str
     ) -> _Pending:
         """The rows of one class. Without room for them the core still says what it knows."""
-        size = sum([record_bytes(len(add.entry)) for add in adds])
-        permit = self._take_for_adds(service, peer, size)
+        size = sum([record_bytes(len(add.entry) + len(add.envelope)) for add in adds])
+        is_early = not self._storage.keeps_envelopes and any(add.envelope for add in adds)
+        permit = None if is_early else self._take_for_adds(service, peer, size)
         if permit is not None:
             entries = [bytes(add.entry) for add in adds]
             rows = list(map(_check_add, adds, entries))
         else:
             entries = []
             rows = [_check_add(add, bytes(add.entry)) for add in adds]
+        if is_early and incarnation == self._core.incarnation and any(r.is_valid for r in rows):
+            _count_refusal(service)
+            self._begin_envelopes()
         pending = self._open_request(permit)
         pending.is_append = service is ServiceClass.APPEND and permit is not None
         self._core.on_adds(pending.request, incarnation, rows, has_room=permit is not None)
         self._drain(adds, entries)
         return pending
+
+    def _begin_envelopes(self) -> None:
+        """The first envelope: the cookies say so before a record with one is queued; until then
+        such rows are OVERLOADED, and who sent them asks again."""
+        if self._beginning is None or self._beginning.done():
+            loop = asyncio.get_running_loop()
+            self._beginning = loop.run_in_executor(None, self._storage.secure_format)
+            self._beginning.add_done_callback(self._on_format_secured)
+
+    def _on_format_secured(self, securing: asyncio.Future[None]) -> None:
+        error = None if securing.cancelled() else securing.exception()
+        if error is not None:
+            _LOG.error("the cookies cannot be written, so envelopes are refused: %s", error)
 
     def _take_for_adds(self, service: ServiceClass, peer: str, size_bytes: int) -> Permit | None:
         """Room in the class and in the journal, or None."""
@@ -614,13 +638,18 @@ class DataPlane:
 
 
 def _check_add(add: Add, entry: bytes) -> AddRow:
-    """Verify an entry before the core sees it (BK#1046)."""
+    """Verify an entry and its envelope before the core sees them (BK#1046)."""
     try:
         info = check_entry(entry)
-    except EntryError:
+        if add.envelope:
+            parse_envelope(bytes(add.envelope), add.ledger_id, add.entry_id, info.crc)
+    except (EntryError, EnvelopeError):
         return AddRow(add.ledger_id, add.entry_id, add.lac, 0, add.is_recovery, False)
     is_valid = info.ledger_id == add.ledger_id and info.entry_id == add.entry_id
-    return AddRow(add.ledger_id, add.entry_id, add.lac, info.crc, add.is_recovery, is_valid)
+    return AddRow(
+        add.ledger_id, add.entry_id, add.lac, info.crc, add.is_recovery, is_valid,
+        bool(add.envelope),
+    )  # fmt: skip
 
 
 def _count_bytes(result: ReadResult) -> int:

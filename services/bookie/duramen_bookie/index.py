@@ -1,23 +1,34 @@
 """Where each hot entry lies in the journal: per ledger, compact arrays, 20 bytes an entry.
 
-With the 8 bytes of the core's table that is 28 bytes an entry. Places come from the journal: at
+With the 8 bytes of the core's table that is 28 bytes an entry, and 4 more in a ledger whose entries
+have envelopes: the number of a content in the ledger's table. Places come from the journal: at
 replay and when a commit is durable, always before the core is told, so that whatever the core calls
 hot is found here. A place that is given again (a resend, a copy at start) replaces the older. What
-is settled leaves; the entry log's own index knows it then.
+is settled leaves; the entry log's own index knows it then. The envelope in force is that of the
+record whose place it is.
 
 Not here: what may be read (`core.bookie`), the bytes (`storage`). Source:
-docs/protocol/entry-log.md.
+docs/protocol/entry-log.md, docs/protocol/envelopes.md "On disk", V1.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from duramen.core.entry_ranges import group_ranges
 from duramen.core.entry_table import EntryTable
 from duramen.ids import EntryId, LedgerId
-from duramen.wire.disk.journal_format import Location
+from duramen.wire.disk.journal_format import Location, record_bytes
+from duramen_bookie.entry_log.contents import (
+    NO_CONTENT,
+    ContentRun,
+    ContentTable,
+    group_contents,
+)
+
+_CONTENT: Final = 3
+"""The column of the contents' numbers, where there is one."""
 
 
 class EntryPlace(NamedTuple):
@@ -32,14 +43,27 @@ class EntryIndex:
 
     def __init__(self) -> None:
         self._ledgers: dict[LedgerId, EntryTable] = {}
+        self._contents: dict[LedgerId, ContentTable] = {}
+        """Of ledgers in which an envelope was met; their tables have one more column."""
         self._entry_bytes = 0
 
-    def put(self, ledger_id: LedgerId, entry_id: EntryId, location: Location) -> None:
-        """An entry is durable at this place."""
+    def put(
+        self, ledger_id: LedgerId, entry_id: EntryId, location: Location, content: bytes = b""
+    ) -> None:
+        """An entry is durable at this place, with an envelope of this content (empty: none)."""
         table = self._ledgers.get(ledger_id)
         if table is None:
             table = self._ledgers[ledger_id] = EntryTable("IQI")
-        if table.put(entry_id, *location):
+        contents = self._contents.get(ledger_id)
+        if contents is None and content:
+            contents = self._contents[ledger_id] = ContentTable()
+            table.add_column("I", NO_CONTENT)
+        if contents is None:
+            is_new = table.put(entry_id, *location)
+        else:
+            number = contents.put(content) if content else NO_CONTENT
+            is_new = table.put(entry_id, *location, number)
+        if is_new:
             self._entry_bytes += location.length_bytes
 
     def select(
@@ -61,8 +85,30 @@ class EntryIndex:
             bytes_max -= values[2]
             if bytes_max < 0 and places:
                 break
-            places.append(EntryPlace(EntryId(entry_id), Location(*values)))
+            places.append(EntryPlace(EntryId(entry_id), Location(*values[:3])))
         return places
+
+    def list_contents(self, ledger_id: LedgerId, first: EntryId, last: EntryId) -> list[ContentRun]:
+        """Contents of the envelopes of what is here from `first` to `last`, as runs."""
+        contents = self._contents.get(ledger_id)
+        if contents is None:
+            return []
+        numbers = self._ledgers[ledger_id].select_column(_CONTENT, first, last)
+        return group_contents(
+            (entry_id, b"" if number == NO_CONTENT else contents.get(number))
+            for entry_id, number in numbers
+        )
+
+    def renew_contents(self, ledger_id: LedgerId) -> None:
+        """Keep only those contents that are used, after entries have left."""
+        old = self._contents.get(ledger_id)
+        if old is None:
+            return
+        new = self._contents[ledger_id] = ContentTable()
+        self._ledgers[ledger_id].change_column(
+            _CONTENT,
+            lambda number: NO_CONTENT if number == NO_CONTENT else new.put(old.get(number)),
+        )
 
     def copy_places(self) -> list[tuple[LedgerId, EntryTable]]:
         """Every ledger with a copy of its places, ascending: to be looked at on another thread."""
@@ -77,7 +123,7 @@ class EntryIndex:
         table = self._ledgers.get(ledger_id)
         part: list[EntryPlace] = []
         size = 0
-        for entry_id, file_id, offset, length in [] if table is None else table.copy().rows():
+        for entry_id, file_id, offset, length, *_ in [] if table is None else table.copy().rows():
             part.append(EntryPlace(EntryId(entry_id), Location(file_id, offset, length)))
             size += length
             if size >= part_bytes:
@@ -102,12 +148,21 @@ class EntryIndex:
         self._entry_bytes -= before - table.sum_column(2)
         if not table:
             del self._ledgers[ledger_id]
+            self._contents.pop(ledger_id, None)
 
     def drop(self, ledger_id: LedgerId) -> None:
         """The whole ledger is gone."""
         table = self._ledgers.pop(ledger_id, None)
+        self._contents.pop(ledger_id, None)
         if table is not None:
             self._entry_bytes -= table.sum_column(2)
+
+    def envelope_bytes_max(self) -> int:
+        """What the envelopes of hot entries can take of new files at most."""
+        return sum([
+            len(self._ledgers[ledger_id]) * record_bytes(table.content_bytes_max)
+            for ledger_id, table in self._contents.items()
+        ])  # fmt: skip
 
     def statistics(self) -> dict[str, Any]:
         """Sizes."""
@@ -122,6 +177,6 @@ def list_settleable(table: EntryTable, covered_file_id: int) -> list[EntryPlace]
     """The places of a ledger that lie in journal files up to `covered_file_id`, by entry."""
     return [
         EntryPlace(EntryId(entry_id), Location(file_id, offset, length))
-        for entry_id, file_id, offset, length in table.rows()
+        for entry_id, file_id, offset, length, *_ in table.rows()
         if file_id <= covered_file_id
     ]

@@ -35,9 +35,11 @@ from duramen.limits import JOURNAL_FILE_BYTES, JOURNAL_QUEUE_BYTES_MAX, READ_BYT
 from duramen.units import MIB
 from duramen.wire.bookie_calls import Add, ReadAnswer
 from duramen.wire.disk.checkpoint_format import Checkpoint, EntryLogFileRef
-from duramen.wire.disk.journal_format import JournalRecord, Location, RecordKind, record_bytes
+from duramen.wire.disk.journal_format import JournalRecord, Location, RecordKind
 from duramen.wire.entry import HEADER_BYTES, EntryError, check_entry, read_entry_info
+from duramen.wire.envelope import content_of
 from duramen_bookie.checkpoint import CheckpointDamaged, secure_checkpoint, write_checkpoint
+from duramen_bookie.entry_log.contents import ContentRun
 from duramen_bookie.entry_log.entry_log import EntryLog, ReadFault, ref_of
 from duramen_bookie.entry_log.entry_log_file import PART_BYTES, IndexPart, RecordPart
 from duramen_bookie.entry_log.index_file import IndexDamaged
@@ -134,6 +136,8 @@ class Storage:
         on_durable: the core has news in its outbox.
         make_journal: puts the journal's writer on a thread.
         now_unix_us: wall clock, for people to read in file headers.
+        keeps_envelopes: whether all cookies say that there may be envelopes.
+        write_formats: makes them say so, durably; blocks. May be repeated.
         journal_file_bytes: what a journal file is preallocated with.
         first_journal_file_bytes: what the first one is preallocated with; None: the same.
     """
@@ -147,6 +151,8 @@ class Storage:
         on_poisoned: Callable[[JournalPoisoned], None],
         on_durable: Callable[[], None],
         make_journal: Callable[..., JournalPort] = Journal,
+        keeps_envelopes: bool = False,
+        write_formats: Callable[[], None] = lambda: None,
         now_unix_us: Callable[[], int],
         journal_file_bytes: int = JOURNAL_FILE_BYTES,
         first_journal_file_bytes: int | None = None,
@@ -160,6 +166,9 @@ class Storage:
         self._on_poisoned = on_poisoned
         self._on_durable = on_durable
         self._make_journal = make_journal
+        self.keeps_envelopes = keeps_envelopes
+        """Whether records with envelopes may be queued: an older version refuses the disks."""
+        self._write_formats = write_formats
         self._now_unix_us = now_unix_us
         self._journal_file_bytes = journal_file_bytes
         self._first_journal_file_bytes = first_journal_file_bytes
@@ -246,7 +255,9 @@ class Storage:
         header = item.header
         log_id, epoch = log_of(header.ledger_id), epoch_of(header.ledger_id)
         match header.kind:
-            case RecordKind.ADD:
+            case RecordKind.ADD | RecordKind.STORE:
+                if header.kind is RecordKind.STORE:
+                    self.secure_format()  # the cookies were, unless somebody put back older ones
                 if self.core.is_alive(header.ledger_id):
                     self.core.on_recovered_add(
                         header.ledger_id,
@@ -255,7 +266,7 @@ class Storage:
                         read_entry_info(item.body).crc,
                         is_recovery=header.is_recovery,
                     )
-                    self.index.put(header.ledger_id, header.entry_id, item.location)
+                    self.index.put(header.ledger_id, header.entry_id, item.location, item.content)
             case RecordKind.SEAL:
                 self.core.on_recovered_seal(log_id, epoch)
             case RecordKind.LAC:
@@ -271,7 +282,7 @@ class Storage:
         match damage.kind:
             case DamageKind.RECORD:
                 header = damage.header
-                if header is None or header.kind is not RecordKind.ADD:
+                if header is None or not header.kind.holds_entry:
                     self.core.on_recovered_damage()
                     return
                 self.core.on_recovered_damage(header.ledger_id, header.entry_id)
@@ -279,10 +290,20 @@ class Storage:
                     self.core.on_recovered_lac(header.ledger_id, header.lac)
             case DamageKind.RANGE | DamageKind.FILE:
                 self.core.on_recovered_damage()
-            case DamageKind.FILE_HEADER:
-                pass  # no record stood there
+            case DamageKind.FILE_HEADER | DamageKind.ENVELOPE:
+                pass  # no record stood there, or its entry is intact
             case _:
                 assert_never(damage.kind)
+
+    def secure_format(self) -> None:
+        """Have every cookie say that there may be envelopes; blocks, for a thread.
+
+        Raises:
+            OSError: a cookie cannot be written; it may be tried again.
+        """
+        if not self.keeps_envelopes:
+            self._write_formats()
+            self.keeps_envelopes = True
 
     # --- Records into the journal ----------------------------------------------------------------
 
@@ -307,11 +328,13 @@ class Storage:
             JournalPoisoned: nothing will be written any more.
         """
         records = [_encode(record, adds, entries) for record in persist.records]
-        size = sum([record_bytes(len(record.body)) for record in records])
+        assert self.keeps_envelopes or not any(r.envelope for r in records), "cookies come first"
+        size = sum([record.size_bytes for record in records])
+        contents = [content_of(record.envelope) for record in records]
 
         def on_done(locations: list[Location]) -> None:
             self._change_queued(-size)
-            self._on_committed(persist, locations)
+            self._on_committed(persist, locations, contents)
 
         # The room was asked for before the core accepted anything.
         if not self._running().append_nowait(records, on_done):
@@ -319,12 +342,15 @@ class Storage:
         self._change_queued(size)
         return True
 
-    def _on_committed(self, persist: Persist, locations: Sequence[Location]) -> None:
+    def _on_committed(
+        self, persist: Persist, locations: Sequence[Location], contents: Sequence[bytes]
+    ) -> None:
         entry_count = entry_bytes = 0
         dropped: list[LedgerId] = []
-        for record, location in zip(persist.records, locations, strict=True):
+        places = zip(persist.records, locations, contents, strict=True)
+        for record, location, content in places:
             if isinstance(record, AddRecord):
-                self.index.put(record.ledger_id, record.entry_id, location)
+                self.index.put(record.ledger_id, record.entry_id, location, content)
                 entry_count += 1
                 entry_bytes += location.length_bytes
             elif isinstance(record, DropRecord):
@@ -473,6 +499,26 @@ class Storage:
         READ_BYTES.inc(len(entry))
         return entry
 
+    # --- Envelopes -------------------------------------------------------------------------------
+
+    def envelope_content(self, ledger_id: LedgerId, entry_id: EntryId) -> bytes | None:
+        """Content of the envelope of a hot entry; None: it has none, or is not hot."""
+        runs = self.index.list_contents(ledger_id, entry_id, entry_id)
+        return runs[0].content if runs else None
+
+    def hot_contents(self, ledger_id: LedgerId, first: EntryId, last: EntryId) -> list[ContentRun]:
+        """Contents of the envelopes of hot entries, as runs; in none are those without one."""
+        return self.index.list_contents(ledger_id, first, last)
+
+    def settled_contents(
+        self, ledger_id: LedgerId, first: EntryId, last: EntryId
+    ) -> list[ContentRun]:
+        """As `hot_contents`, of what the entry log holds; on any thread, blocks for the disk.
+
+        Entries that are hot may be in it: what is hot counts.
+        """
+        return self.entry_log.list_contents(ledger_id, first, last)
+
     @property
     def entry_bytes(self) -> int:
         """Bytes of entries, hot and in the entry log; of the latter also what is not alive any
@@ -612,9 +658,10 @@ def _encode(record: Record, adds: Sequence[Add], entries: Sequence[bytes]) -> Jo
     match record:
         case AddRecord(row=row, ledger_id=ledger_id, entry_id=entry_id, lac=lac):
             add = adds[row]
+            kind = RecordKind.STORE if add.envelope else RecordKind.ADD
             return JournalRecord(
-                RecordKind.ADD, ledger_id, entry_id, lac, entries[row], add.service, add.wave,
-                add.is_recovery,
+                kind, ledger_id, entry_id, lac, entries[row], add.service, add.wave,
+                add.is_recovery, envelope=bytes(add.envelope),
             )  # fmt: skip
         case SealRecord(log_id=log_id, epoch=epoch):
             return JournalRecord(RecordKind.SEAL, ledger_of(log_id, epoch))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from operator import lt
 
@@ -82,6 +82,21 @@ class EntryTable:
         cuts = [(bisect_left(ids, first), bisect_right(ids, last)) for first, last in ranges]
         self._ids = _without(ids, cuts)
         self._columns = tuple([_without(column, cuts) for column in self._columns])
+
+    def add_column(self, typecode: str, value: int) -> None:
+        """One more number for each entry, the same for all that are here."""
+        self._columns = (*self._columns, array(typecode, [value]) * len(self._ids))
+
+    def change_column(self, index: int, change: Callable[[int], int]) -> None:
+        """Replace one number of each entry, in the order of the entries."""
+        column = self._columns[index]
+        changed = array(column.typecode, map(change, column))
+        self._columns = (*self._columns[:index], changed, *self._columns[index + 1 :])
+
+    def select_column(self, index: int, first: int, last: int) -> Iterator[tuple[int, int]]:
+        """The entries from `first` to `last` with one of their numbers, ascending."""
+        start, end = bisect_left(self._ids, first), bisect_right(self._ids, last)
+        return zip(self._ids[start:end], self._columns[index][start:end], strict=True)
 
     def copy(self) -> EntryTable:
         """The same entries and numbers, apart."""

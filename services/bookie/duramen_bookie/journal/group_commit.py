@@ -26,7 +26,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from duramen.limits import JOURNAL_QUEUE_BYTES_MAX
-from duramen.wire.disk.journal_format import BLOCK_BYTES, JournalRecord, Location, record_bytes
+from duramen.wire.disk.journal_format import BLOCK_BYTES, JournalRecord, Location
 from duramen_bookie.journal.recycling import NoSpaceError
 from duramen_bookie.journal.writer import JournalPoisoned, JournalWriter
 
@@ -152,7 +152,7 @@ class Journal:
             JournalPoisoned: nothing will be written any more.
         """
         assert records
-        size = sum([record_bytes(len(record.body)) for record in records])
+        size = sum([record.size_bytes for record in records])
         with self._condition:
             if self._error is not None:
                 raise self._error

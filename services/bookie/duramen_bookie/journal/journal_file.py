@@ -29,8 +29,9 @@ from duramen.wire.disk.journal_format import (
     parse_header,
     seed_of,
 )
+from duramen.wire.disk.store_record import take_record
 from duramen_bookie.file_system import DiskFile, FileSystem, FileWindow
-from duramen_bookie.journal.findings import ADD_HEAD_BYTES, JournalMismatch
+from duramen_bookie.journal.findings import ADD_HEAD_BYTES, JournalMismatch, RecordSight
 from duramen_bookie.journal.names import file_name, generation_name
 
 _ZERO_BLOCK: Final = bytes(BLOCK_BYTES)
@@ -95,8 +96,12 @@ class JournalFile:
         if found and (found.file_id, found.incarnation) == (self.file_id, self._incarnation):
             self._old = found
 
-    def headers(self, start: int, limit: int) -> Iterator[tuple[RecordHeader, bytes, bool]]:
-        """Every header that verifies, with its body's beginning, and whether the body does."""
+    def records(self, start: int, limit: int) -> Iterator[RecordSight]:
+        """Every header that verifies, with what became of its body.
+
+        Raises:
+            JournalFormatError: an intact record, or an envelope, of a version not known here.
+        """
         offset = start
         show, file_id, seed = self.window.show, self.file_id, self._seed
         while offset + HEADER_BYTES <= limit:
@@ -109,12 +114,7 @@ class JournalFile:
             length = HEADER_BYTES + header.body_bytes
             data, index = show(offset, length)
             body = data[index + HEADER_BYTES : index + length]
-            is_intact = header.is_body_intact(body)
-            yield (
-                header,
-                body[:ADD_HEAD_BYTES] if header.kind is RecordKind.ADD else body,
-                is_intact,
-            )
+            yield _judge(header, body)
             offset = header.end
 
     def find_written_end(self, start: int, limit: int) -> int:
@@ -165,3 +165,15 @@ class JournalFile:
     def _is_old_block(self, offset: int) -> bool:
         assert self._old is not None
         return self._old.is_old(offset // BLOCK_BYTES, self.window.slice(offset, BLOCK_BYTES))
+
+
+def _judge(header: RecordHeader, body: bytes) -> RecordSight:
+    """What became of the body of a header that verifies."""
+    head = body[:ADD_HEAD_BYTES] if header.kind.holds_entry else body
+    if header.kind is not RecordKind.STORE:
+        is_intact = header.is_body_intact(body)
+        return RecordSight(header, head, is_intact, is_intact)
+    taken = take_record(header, body)
+    if taken is None:
+        return RecordSight(header, head, False, False)
+    return RecordSight(header, head, taken.is_whole, True, taken.content)

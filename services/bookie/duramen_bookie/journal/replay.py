@@ -27,6 +27,7 @@ from duramen.wire.disk.journal_format import (
     encode_cut,
     parse_cut,
 )
+from duramen.wire.disk.store_record import take_record
 from duramen_bookie.file_system import FileSystem
 from duramen_bookie.journal.file_pass import FilePass
 from duramen_bookie.journal.findings import (
@@ -139,11 +140,12 @@ def _secure_tail(
 
 
 def _read_back(writer: JournalWriter, item: ReplayedRecord) -> JournalRecord:
-    file_id, offset, length_bytes = item.header.location
-    body = writer.files[file_id].pread_direct(length_bytes, offset)
-    if not item.header.is_body_intact(body):
+    file_id, offset, _ = item.header.location
+    body = writer.files[file_id].pread_direct(item.header.body_bytes, offset)
+    taken = take_record(item.header, body)
+    if taken is None or not taken.is_whole:
         raise OSError(f"{item.header.location} was read twice with different bytes")
-    return item.header.record(body)
+    return taken.record
 
 
 def replay(
@@ -252,7 +254,7 @@ def _was_in_use(file: JournalFile, cuts: dict[int, Cut]) -> bool:
         return True
     first = file.header.first_commit if file.header else None
     has_cut = False
-    for header, body, is_intact in file.headers(BLOCK_BYTES, file.size_bytes):
+    for header, body, is_intact, *_ in file.records(BLOCK_BYTES, file.size_bytes):
         if header.kind.is_mark:
             return True
         # The copies are the first commit, the cut the second (the first, if there was nothing).

@@ -29,7 +29,6 @@ from duramen.wire.disk.journal_format import (
     encode_file_header,
     encode_mark,
     file_header_crc,
-    record_bytes,
     seed_of,
 )
 from duramen_bookie.file_system import DiskFile
@@ -249,7 +248,7 @@ class JournalWriter:
                 written, and it may be tried again.
             JournalPoisoned: now or before; nothing of the commit may be acknowledged.
         """
-        size = sum([record_bytes(len(record.body)) for record in records])
+        size = sum([record.size_bytes for record in records])
         if size > self.room_bytes:
             self._roll(commit_bytes_min=size)
         encoded = encode_commit(

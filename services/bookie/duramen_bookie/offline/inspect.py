@@ -26,13 +26,15 @@ from duramen.wire.disk.journal_format import (
     RecordKind,
     parse_cut,
 )
+from duramen.wire.disk.store_record import take_record
 from duramen.wire.entry import EntryError, check_entry
+from duramen.wire.envelope import content_of, parse_content
 from duramen_bookie.checkpoint import CheckpointDamaged
 from duramen_bookie.entry_log.data_file import index_path
 from duramen_bookie.entry_log.entry_log import EntryLog
 from duramen_bookie.entry_log.entry_log_file import EntryLogFile
 from duramen_bookie.entry_log.index_file import IndexDamaged
-from duramen_bookie.journal.findings import JournalMismatch, ReplayedRecord
+from duramen_bookie.journal.findings import JournalMismatch, RecordSight, ReplayedRecord
 from duramen_bookie.journal.journal_file import JournalFile
 from duramen_bookie.journal.names import file_name, list_journal
 from duramen_bookie.offline.stopped_bookie import CannotTell, StoppedBookie
@@ -99,8 +101,8 @@ def view_journal(bookie: StoppedBookie, only_file_id: int | None = None) -> Iter
             file.read_generation(fs, directory)
             yield _describe_file(file)
             if only_file_id in (None, file_id):
-                for header, body, is_intact in file.headers(BLOCK_BYTES, file.size_bytes):
-                    yield _describe_record(header, body, is_intact=is_intact)
+                for found in file.records(BLOCK_BYTES, file.size_bytes):
+                    yield _describe_record(found)
         except (JournalMismatch, JournalFormatError) as error:
             raise CannotTell(f"the journal cannot be used: {error}") from error
         finally:
@@ -156,7 +158,7 @@ def view_ledger(bookie: StoppedBookie, ledger_id: LedgerId) -> Iterator[Row]:
             summary["is_dropped"] |= is_below or is_this
         elif header.ledger_id == ledger_id:
             summary["is_known"] = True
-            if header.kind is RecordKind.ADD:
+            if header.kind.holds_entry:
                 in_journal.setdefault(header.file_id, EntryRanges()).add(header.entry_id)
                 summary["highest"] = max(summary["highest"], header.entry_id)
             if not header.is_recovery:
@@ -201,10 +203,8 @@ def view_entry(
 
     def on_record(item: ReplayedRecord) -> None:
         header = item.header
-        if header.kind is RecordKind.ADD and (header.ledger_id, header.entry_id) == (
-            ledger_id,
-            entry_id,
-        ):
+        place = header.ledger_id, header.entry_id
+        if header.kind.holds_entry and place == (ledger_id, entry_id):
             found.append(header)
 
     _replay_whole(bookie, checkpoint, on_record)
@@ -217,8 +217,9 @@ def view_entry(
             body = b""
         finally:
             disk.close()
-        record = header.record(body) if header.is_body_intact(body) else None
-        yield _describe_copy(path, header.location.offset, header.body_bytes, record)
+        taken = take_record(header, body)
+        record = None if taken is None else taken.record
+        yield _describe_copy(path, header.location.offset, header.entry_bytes, record)
     for path, file, note in _open_entry_log(bookie, checkpoint):
         if file is None:
             yield {"kind": "copy", "file": path, "is_intact": False, "damage": note}, None
@@ -317,7 +318,8 @@ def _describe_file(file: JournalFile) -> Row:
     }
 
 
-def _describe_record(header: RecordHeader, body: bytes, *, is_intact: bool) -> Row:
+def _describe_record(found: RecordSight) -> Row:
+    header, body, is_intact, *_ = found
     row: Row = {
         "kind": "record",
         "record": header.kind.name,
@@ -326,7 +328,7 @@ def _describe_record(header: RecordHeader, body: bytes, *, is_intact: bool) -> R
         "commit": header.commit,
     }
     match header.kind:
-        case RecordKind.ADD | RecordKind.LAC:
+        case RecordKind.ADD | RecordKind.STORE | RecordKind.LAC:
             row |= _name_entry(header.ledger_id, header.entry_id)
             row["lac"] = _entry_or_none(header.lac)
         case RecordKind.SEAL | RecordKind.TOMBSTONE | RecordKind.LEDGER_KNOWN:
@@ -337,6 +339,8 @@ def _describe_record(header: RecordHeader, body: bytes, *, is_intact: bool) -> R
             pass
     flags = {"is_recovery": header.is_recovery, "is_all_below": header.is_all_below}
     row |= {name: True for name, is_set in flags.items() if is_set}
+    if header.kind is RecordKind.STORE:
+        row["envelope"] = _describe_content(found.content)
     return {**row, "body_bytes": header.body_bytes, "is_intact": is_intact}
 
 
@@ -362,7 +366,17 @@ def _describe_copy(
         "wave": record.wave,
         "is_recovery": record.is_recovery,
     }
+    if record.envelope:
+        row["envelope"] = _describe_content(content_of(record.envelope))
     return row, record.body
+
+
+def _describe_content(content: bytes) -> Row | None:
+    """Whom an envelope names; None: it is lost."""
+    if not content:
+        return None
+    envelope = parse_content(content)
+    return {"copyset": list(envelope.copyset), "block": envelope.block}
 
 
 def _name_ledger(ledger_id: LedgerId) -> Row:

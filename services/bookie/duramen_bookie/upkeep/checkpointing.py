@@ -103,6 +103,7 @@ def switch(storage: Storage, transfer: Transfer, on_recycled: Callable[[], None]
         entry_ids = [entry_id for entry_id in moved if entry_id not in newer] if newer else moved
         storage.core.on_settled(ledger_id, entry_ids)
         storage.index.forget(ledger_id, entry_ids)
+        storage.index.renew_contents(ledger_id)
     covered = [n for n in storage.writer.sealed_file_ids if n <= transfer.covered_file_id]
     if covered:
         storage.give_up(covered, on_recycled)

@@ -220,6 +220,7 @@ class Settling:
             return None
         hot = self._storage.index.statistics()
         size_bytes = hot["entry_bytes"] + hot["entries"] * record_bytes(0)
+        size_bytes += self._storage.index.envelope_bytes_max()
         if not has_room(self._storage, hot["entries"], size_bytes):
             self._postponed_count += 1
             return None

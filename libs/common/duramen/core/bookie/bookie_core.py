@@ -139,6 +139,10 @@ class BookieCore(LedgerReads):
             status, awaited = self._judge_add(add, token, has_room)
             if awaited == token and status is BookieStatus.OK and self._accept(add, token):
                 records.append(AddRecord(row, *add[:4], add.is_recovery))
+            elif status is BookieStatus.OK and self._owes_lac(add):
+                status, awaited = self._judge_lac_beside(token, has_room)
+                if status is BookieStatus.OK:
+                    records.append(LacRecord(add.ledger_id, add.lac))
             statuses.append(status)
             after = max(after, awaited)
         self._persist(request, records)
@@ -336,7 +340,7 @@ class BookieCore(LedgerReads):
 
     def _judge_add(self, add: AddRow, token: int, has_room: bool) -> tuple[BookieStatus, int]:
         """The status of an add, and the token that must be durable before it is said."""
-        ledger_id, entry_id, lac, _, is_recovery, is_valid = add
+        ledger_id, entry_id, lac, _, is_recovery, is_valid, _ = add
         if not is_valid or not NOTHING <= lac < entry_id <= LAST_ENTRY_ID:
             return BookieStatus.INVALID, 0
         if not is_ledger(ledger_id):
@@ -397,6 +401,18 @@ class BookieCore(LedgerReads):
         """Make an add pending; False if an earlier row of the same request is the same entry."""
         pending = PendingAdd(add.crc, token, add.is_recovery)
         return self._ledger(add.ledger_id).accept(add.entry_id, pending)
+
+    def _owes_lac(self, add: AddRow) -> bool:
+        """Whether a LAC record is needed so that OK to what is here, or on its way, holds."""
+        if not add.has_envelope or add.is_recovery:  # R13: LAC moves by the owner alone
+            return False
+        return add.lac > self._find_ledger(add.ledger_id).lac
+
+    def _judge_lac_beside(self, token: int, has_room: bool) -> tuple[BookieStatus, int]:
+        """What becomes of a row whose entry needs nothing and whose LAC needs a record."""
+        if self._space is SpaceLevel.FULL:
+            return BookieStatus.READ_ONLY, 0
+        return (BookieStatus.OK, token) if has_room else (BookieStatus.OVERLOADED, 0)
 
     def _reply_statuses(self, request: RequestId, statuses: Sequence[BookieStatus]) -> None:
         self.outbox.append(ReplyStatuses(request, statuses))

@@ -51,7 +51,8 @@ class AddRow(NamedTuple):
     """One entry to be stored, without its bytes.
 
     `is_valid`: the driver has read the entry, its checksum matches, and its header names the same
-    ledger and entry as the row (BK#1046). `crc` is the entry's identity checksum.
+    ledger and entry as the row (BK#1046). `crc` is the entry's identity checksum. `has_envelope`:
+    OK says that its LAC is durable too, also where the entry is here already.
     """
 
     ledger_id: LedgerId
@@ -60,6 +61,7 @@ class AddRow(NamedTuple):
     crc: int
     is_recovery: bool
     is_valid: bool
+    has_envelope: bool = False
 
 
 class SealRow(Protocol):

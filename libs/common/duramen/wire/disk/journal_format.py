@@ -3,7 +3,7 @@
     offset  size  field                         offset  size  field
     0       4     magic "DJR1"                  40      8     offset of this record in its file
     4       1     version (1)                   48      4     LAC at send (0xFFFF_FFFF: nothing)
-    5       1     kind                          52      2     wave, then 2 zeros
+    5       1     kind                          52      2+2   wave; bytes of the envelope (STORE)
     6       1     flags: 1 recovery, 2 below    56      4     bytes of the commit before this
     7       1     class of service              60      4     bytes of the whole commit
     8       4     bytes of the body             64      4     previous record's CRC, then 4 zeros
@@ -35,7 +35,7 @@ HEADER_BYTES: Final = 80
 BLOCK_BYTES: Final = 4096
 """What a disk may tear as a whole: marks stand in blocks of their own."""
 
-_HEAD: Final = struct.Struct("<4sBBBBIIQQQQIH2xIII4x")
+_HEAD: Final = struct.Struct("<4sBBBBIIQQQQIHHIII4x")
 _CRCS: Final = struct.Struct("<II")
 _FILE: Final = struct.Struct("<4sBBHQ16sQQQQI")
 _CRC: Final = struct.Struct("<I")
@@ -55,7 +55,11 @@ class JournalFormatError(ValueError):
 
 
 class RecordKind(enum.IntEnum):
-    """Kind of a record. COMMIT_MARK and END stand outside the chain of CRCs and in no commit."""
+    """Kind of a record. COMMIT_MARK and END stand outside the chain of CRCs and in no commit.
+
+    The body of a STORE is its entry, then its envelope; wherever a record has a place, or a `body`
+    beside an `envelope`, that is the entry's alone.
+    """
 
     ADD = 1
     SEAL = 2
@@ -65,11 +69,18 @@ class RecordKind(enum.IntEnum):
     COMMIT_MARK = 6
     CUT = 7
     END = 8
+    STORE = 9
+    """As ADD, with an envelope."""
 
     @property
     def is_mark(self) -> bool:
         """Whether it only says that every commit up to its number is durable."""
         return self in (RecordKind.COMMIT_MARK, RecordKind.END)
+
+    @property
+    def holds_entry(self) -> bool:
+        """Whether its body is an entry, perhaps with its envelope."""
+        return self in (RecordKind.ADD, RecordKind.STORE)
 
 
 class JournalRecord(NamedTuple):
@@ -88,10 +99,17 @@ class JournalRecord(NamedTuple):
     wave: int = 0
     is_recovery: bool = False
     is_all_below: bool = False
+    envelope: bytes = b""
+    """Of a STORE alone (`wire.envelope`)."""
+
+    @property
+    def size_bytes(self) -> int:
+        """What it takes of a file."""
+        return record_bytes(len(self.body) + len(self.envelope))
 
 
 class Location(NamedTuple):
-    """Where the body of a record lies."""
+    """Where the body of a record lies, without its envelope."""
 
     file_id: int
     offset: int
@@ -117,6 +135,7 @@ class RecordHeader(NamedTuple):
     previous_crc: int
     header_crc: int
     crc: int
+    envelope_bytes: int = 0
 
     @property
     def end(self) -> int:
@@ -135,8 +154,13 @@ class RecordHeader(NamedTuple):
 
     @property
     def location(self) -> Location:
-        """Where the body lies."""
-        return Location(self.file_id, self.offset + HEADER_BYTES, self.body_bytes)
+        """Where the body lies, without its envelope."""
+        return Location(self.file_id, self.offset + HEADER_BYTES, self.entry_bytes)
+
+    @property
+    def entry_bytes(self) -> int:
+        """Bytes of the body without its envelope."""
+        return self.body_bytes - self.envelope_bytes
 
     @property
     def is_recovery(self) -> bool:
@@ -154,10 +178,10 @@ class RecordHeader(NamedTuple):
         return size == self.body_bytes and google_crc32c.extend(self.header_crc, body) == self.crc
 
     def record(self, body: bytes) -> JournalRecord:
-        """The record as it was given to the journal."""
+        """The record as it was given to the journal, of the whole body."""
         return JournalRecord(
-            self.kind, self.ledger_id, self.entry_id, self.lac, body,
-            self.service, self.wave, self.is_recovery, self.is_all_below,
+            self.kind, self.ledger_id, self.entry_id, self.lac, body[: self.entry_bytes],
+            self.service, self.wave, self.is_recovery, self.is_all_below, body[self.entry_bytes :],
         )  # fmt: skip
 
 
@@ -257,24 +281,31 @@ def encode_commit(
         seed: `seed_of` the bookie's incarnation.
     """
     assert records and offset % 8 == 0, (len(records), offset)
-    commit_bytes = sum([record_bytes(len(record.body)) for record in records])
+    commit_bytes = sum([record.size_bytes for record in records])
     start = offset
     padding = b""
     buffers: list[bytes] = []
     locations: list[Location] = []
-    for kind, ledger_id, entry_id, lac, body, service, wave, is_recovery, is_below in records:
-        size = len(body)
+    for (
+        kind, ledger_id, entry_id, lac, body, service, wave, is_recovery, is_below, envelope,
+    ) in records:  # fmt: skip
+        assert (kind is RecordKind.STORE) == bool(envelope), (kind, len(envelope))
+        size = len(body) + len(envelope)
         flags = is_recovery | is_below << 1
         head = _HEAD.pack(
             RECORD_MAGIC, VERSION, kind, flags, service, size, entry_id & WIRE_NOTHING,
-            ledger_id, commit, file_id, offset, lac & WIRE_NOTHING, wave,
+            ledger_id, commit, file_id, offset, lac & WIRE_NOTHING, wave, len(envelope),
             offset - start, commit_bytes, previous_crc,
         )  # fmt: skip
         header_crc = google_crc32c.extend(seed, head)
         previous_crc = google_crc32c.extend(header_crc, body)
+        if envelope:
+            previous_crc = google_crc32c.extend(previous_crc, envelope)
         buffers.append(padding + head + _CRCS.pack(header_crc, previous_crc))
         buffers.append(body)
-        locations.append(Location(file_id, offset + HEADER_BYTES, size))
+        if envelope:
+            buffers.append(envelope)
+        locations.append(Location(file_id, offset + HEADER_BYTES, len(body)))
         padding = _PADDING[size % 8]
         offset += HEADER_BYTES + size + len(padding)
     buffers.append(padding)
@@ -288,7 +319,7 @@ def encode_mark(
     assert kind.is_mark and offset % BLOCK_BYTES == 0, (kind, offset)
     head = _HEAD.pack(
         RECORD_MAGIC, VERSION, kind, 0, 0, 0, WIRE_NOTHING,
-        0, commit, file_id, offset, WIRE_NOTHING, 0, 0, 0, previous_crc,
+        0, commit, file_id, offset, WIRE_NOTHING, 0, 0, 0, 0, previous_crc,
     )  # fmt: skip
     crc = google_crc32c.extend(seed, head)
     return (head + _CRCS.pack(crc, crc)).ljust(BLOCK_BYTES, b"\0")
@@ -306,7 +337,7 @@ def parse_header(
         return None
     (
         _, version, kind, flags, service, body_bytes, entry_id, ledger_id, commit, found_file,
-        found_offset, lac, wave, commit_offset, commit_bytes, previous_crc,
+        found_offset, lac, wave, envelope_bytes, commit_offset, commit_bytes, previous_crc,
     ) = _HEAD.unpack_from(data, index)  # fmt: skip
     if found_file != file_id or found_offset != offset:
         return None
@@ -315,10 +346,14 @@ def parse_header(
         return None
     if version != VERSION or kind not in _KINDS:
         raise JournalFormatError(f"file {file_id} at {offset}: kind {kind}, version {version}")
+    if kind != RecordKind.STORE:
+        envelope_bytes = 0  # two bytes that nobody has read before
+    elif envelope_bytes > body_bytes:
+        raise JournalFormatError(f"file {file_id} at {offset}: an envelope of {envelope_bytes}")
     return RecordHeader(
         _KINDS[kind], flags, service, body_bytes, _entry(entry_id), LedgerId(ledger_id), commit,
         file_id, offset, _entry(lac), wave, commit_offset, commit_bytes, previous_crc,
-        header_crc, crc,
+        header_crc, crc, envelope_bytes,
     )  # fmt: skip
 
 
