@@ -20,6 +20,7 @@ from duramen.ids import (
     Incarnation,
     LedgerId,
     LogId,
+    NodeNumber,
     ledger_of,
 )
 from duramen.runtime.http_client import PeerClient
@@ -41,7 +42,8 @@ from duramen.wire.bookie_calls import (
     parse_read_answers,
     parse_statuses,
 )
-from duramen.wire.entry import encode_entry
+from duramen.wire.entry import check_entry, encode_entry
+from duramen.wire.envelope import Envelope, encode_envelope
 from duramen.wire.metadata_json import Paths
 from duramen_bookie.service import BookieService
 from tests.waiting import wait_for
@@ -147,6 +149,18 @@ def entry(number: int, size: int = 100, ledger: LedgerId = LEDGER) -> bytes:
 
 def add(number: int, *, lac: int = -1, size: int = 100, recovery: bool = False) -> Add:
     return Add(LEDGER, EntryId(number), EntryId(lac), entry(number, size), recovery)
+
+
+def store(
+    number: int, *members: int, block: int | None = None, lac: int = -1, recovery: bool = False
+) -> Add:
+    """An entry with an envelope that names these nodes."""
+    body = entry(number)
+    named = Envelope(
+        tuple(NodeNumber(member) for member in members), None if block is None else EntryId(block)
+    )
+    envelope = encode_envelope(named, LEDGER, EntryId(number), check_entry(body).crc)
+    return add(number, lac=lac, recovery=recovery)._replace(envelope=envelope)
 
 
 def span(first: int, last: int | None = None, bytes_max: int = 1 << 20) -> ReadRange:

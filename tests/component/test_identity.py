@@ -274,8 +274,8 @@ def test_files_without_a_cookie_are_refused(disks: Disks, place: str) -> None:
 @pytest.mark.parametrize("place", PLACES)
 def test_a_newer_format_is_refused(disks: Disks, place: str) -> None:
     file = disks.paths[place] / "cookie.json"
-    file.write_text('{"format": 3, "zone": "z"}')
-    assert "format 3, newer than 2: start the newer version" in refused(disks, StaleDisk)
+    file.write_text('{"format": 4, "zone": "z"}')
+    assert "format 4, newer than 3: start the newer version" in refused(disks, StaleDisk)
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[" * 100_000, "[1]", '{"format": true}', "\xff"])
@@ -379,6 +379,13 @@ def test_cookies_are_spelt_and_read_as_ever() -> None:
     assert parse_cookie(read_golden("cookie-journal-v2.json", encode_cookie(journal))) == journal
     old = parse_cookie(read_golden("cookie-v1.json", _encode_format_1(GOLDEN)))
     assert old == dataclasses.replace(GOLDEN, volumes={}, format=1)
+
+
+def test_cookies_of_directories_with_envelopes_are_spelt_and_read_as_ever() -> None:
+    newest = dataclasses.replace(GOLDEN, format=3)
+    assert parse_cookie(read_golden("cookie-data-v3.json", encode_cookie(newest))) == newest
+    journal = dataclasses.replace(newest, place="journal", volume_uuid="3" * 32, volumes={})
+    assert parse_cookie(read_golden("cookie-journal-v3.json", encode_cookie(journal))) == journal
 
 
 def test_the_record_of_a_loss_is_spelt_as_ever() -> None:

@@ -30,6 +30,9 @@ from duramen.runtime.role import StartRefusedError
 FORMAT: Final = 2
 """Of a bookie's directories. 1: the journal stood in `<data>/journal`, without a cookie."""
 
+NEWEST_FORMAT: Final = 3
+"""Of directories in which there may be envelopes: a version that knows none refuses them."""
+
 COOKIE: Final = "cookie.json"
 DIRTY: Final = "DIRTY"
 _NOT_DATA: Final = frozenset({COOKIE, COOKIE + ".new", DIRTY, "LOCK", "lost+found"})
@@ -79,8 +82,8 @@ class Cookie:
 
 
 def encode_cookie(cookie: Cookie) -> bytes:
-    """The bytes of a cookie of the present format."""
-    assert cookie.format == FORMAT, cookie
+    """The bytes of a cookie of a present format."""
+    assert FORMAT <= cookie.format <= NEWEST_FORMAT, cookie
     fields = dataclasses.asdict(cookie)
     if cookie.place != DATA:
         del fields["volumes"]
@@ -88,7 +91,7 @@ def encode_cookie(cookie: Cookie) -> bytes:
 
 
 def parse_cookie(data: bytes) -> Cookie:
-    """Read a cookie of this format or an older one.
+    """Read a cookie of the newest format or an older one.
 
     Raises:
         NewerFormat: it is of a newer one.
@@ -101,7 +104,7 @@ def parse_cookie(data: bytes) -> Cookie:
     if not isinstance(document, dict):
         raise ValueError("no JSON object")
     version = _take(document, "format", int)
-    if version > FORMAT:
+    if version > NEWEST_FORMAT:
         raise NewerFormat(version)
     if version < 1:
         raise ValueError(f"format {version}")
@@ -128,7 +131,7 @@ class NewerFormat(ValueError):
     """The format is newer than this code."""
 
     def __init__(self, version: int) -> None:
-        super().__init__(f"format {version} is newer than {FORMAT}")
+        super().__init__(f"format {version} is newer than {NEWEST_FORMAT}")
         self.version = version
 
 
@@ -201,7 +204,29 @@ class Directory:
             has_files = self._has_files({path.resolve() for path in neighbours})
         except OSError as error:
             raise StartRefusedError(f"{self.path} cannot be used: {error}") from error
-        return DirectorySight(self.path, self.place, self._read_cookie(), has_files)
+        return DirectorySight(self.path, self.place, self.read_cookie(), has_files)
+
+    def read_cookie(self) -> Cookie | None:
+        """The cookie, None if there is none.
+
+        Raises:
+            StaleDisk: it cannot be read, or is of a newer format.
+        """
+        file = self.path / COOKIE
+        try:
+            return parse_cookie(file.read_bytes())
+        except FileNotFoundError:
+            return None
+        except NewerFormat as error:
+            raise StaleDisk(
+                f"{self.path} has format {error.version}, newer than {NEWEST_FORMAT}: start the "
+                "newer version of duramen-bookie that wrote it"
+            ) from error
+        except (OSError, ValueError) as error:
+            raise StaleDisk(
+                f"{file} cannot be read ({error}): restore it, or treat the disk as lost: empty "
+                "every directory and start with --accept-new-incarnation"
+            ) from error
 
     def write_cookie(self, cookie: Cookie) -> None:
         """Replace the cookie, durably."""
@@ -258,23 +283,6 @@ class Directory:
                 return True
         return False
 
-    def _read_cookie(self) -> Cookie | None:
-        file = self.path / COOKIE
-        try:
-            return parse_cookie(file.read_bytes())
-        except FileNotFoundError:
-            return None
-        except NewerFormat as error:
-            raise StaleDisk(
-                f"{self.path} has format {error.version}, newer than {FORMAT}: start the newer "
-                "version of duramen-bookie that wrote it"
-            ) from error
-        except (OSError, ValueError) as error:
-            raise StaleDisk(
-                f"{file} cannot be read ({error}): restore it, or treat the disk as lost: empty "
-                "every directory and start with --accept-new-incarnation"
-            ) from error
-
 
 class Directories:
     """All directories of a bookie, held by this process alone.
@@ -323,6 +331,19 @@ class Directories:
         """What stands in each, in the order of `every`. Raises: as `Directory.look`."""
         paths = [directory.path for directory in self.every]
         return tuple(directory.look(paths) for directory in self.every)
+
+    def secure_newest_format(self) -> None:
+        """Have every cookie say the newest format, each durably; may be repeated.
+
+        Raises:
+            OSError: one cannot be written; others may say it by then, which is safe.
+            StaleDisk: one cannot be read.
+        """
+        for directory in self.every:
+            cookie = directory.read_cookie()
+            assert cookie is not None, directory.path
+            if cookie.format < NEWEST_FORMAT:
+                directory.write_cookie(dataclasses.replace(cookie, format=NEWEST_FORMAT))
 
     def is_dirty(self) -> bool:
         """Whether the last process here did not stop cleanly."""

@@ -54,7 +54,7 @@ from duramen.wire.bookie_calls import (
     pack_marks,
     pack_read_answers,
     pack_statuses,
-    parse_adds,
+    parse_any_adds,
     parse_lacs,
     parse_reads,
     parse_seals,
@@ -301,7 +301,7 @@ class DataPlane:
     # Each `_begin_…` takes a body to the core at once and gives what is to be waited for.
 
     def _begin_add(self, body: bytes, peer: str) -> Awaitable[bytes]:
-        incarnation, adds = parse_adds(body)
+        incarnation, adds = parse_any_adds(body)
         rows_of: dict[tuple[ServiceClass, bool], list[int]] = {}
         for row, add in enumerate(adds):
             is_early = bool(add.envelope) and not self._storage.keeps_envelopes

@@ -48,6 +48,7 @@ from duramen_bookie.cookie import (
     DATA,
     FORMAT,
     JOURNAL,
+    NEWEST_FORMAT,
     Cookie,
     Directories,
     DirectorySight,
@@ -351,6 +352,7 @@ async def establish_identity(
         assert cookie is not None
         if step is StartStep.UPGRADE:
             cookie = _settle(directories, _list_volumes(directories, cookie))
+        cookie = _secure_format(directories, sights, cookie)
         if found is not None and {key: known.get(key) for key in location} != location:
             with contextlib.suppress(Conflict):  # somebody changes its weight: the next start tells
                 await store.set(path, encode_node({**known, **location}), version=found.version)
@@ -366,6 +368,17 @@ async def establish_identity(
     elif known["incarnation"] != incarnation:
         await _replace(store, paths, path, found, known=known, fields=fields)
     return _settle(directories, dataclasses.replace(cookie, is_formatting=False))
+
+
+def _secure_format(
+    directories: Directories, sights: Sequence[DirectorySight], cookie: Cookie
+) -> Cookie:
+    """One cookie of the newest format makes all of them so: an earlier start was cut off there."""
+    found = [sight.cookie.format for sight in sights if sight.cookie is not None]
+    if NEWEST_FORMAT not in found:
+        return cookie
+    directories.secure_newest_format()
+    return dataclasses.replace(cookie, format=NEWEST_FORMAT)
 
 
 def _choose_place(

@@ -25,7 +25,6 @@ from duramen.errors import DuramenError
 from duramen.ids import (
     BookieId,
     EntryId,
-    Incarnation,
     LedgerId,
     Member,
 )
@@ -39,13 +38,14 @@ from duramen.wire.disk.checkpoint_format import CheckpointFormatError
 from duramen.wire.disk.entry_log_format import EntryLogFormatError
 from duramen.wire.disk.journal_format import JournalFormatError
 from duramen.wire.metadata_json import (
+    BOOKIE_FORMATS,
     BookieNode,
     MetadataJsonError,
     Paths,
 )
 from duramen_bookie.admin import add_routes
 from duramen_bookie.checkpoint import CheckpointDamaged, CheckpointMismatch
-from duramen_bookie.cookie import Cookie, Directories
+from duramen_bookie.cookie import NEWEST_FORMAT, Cookie, Directories
 from duramen_bookie.file_system import PosixFileSystem
 from duramen_bookie.handlers import DataPlane
 from duramen_bookie.identity import establish_identity
@@ -143,7 +143,7 @@ class BookieService:
         )
         was_dirty = directories.is_dirty()
         directories.mark_dirty()
-        storage = self._make_storage(directories, cookie.incarnation)
+        storage = self._make_storage(directories, cookie)
         await self._replay(storage, was_dirty)
         self._core, self._storage = storage.core, storage
         self._plane = self._make_plane(storage)
@@ -314,7 +314,7 @@ class BookieService:
                 _LOG.warning("waiting for ZooKeeper: %s", error)
                 await asyncio.sleep(_RETRY_S)
 
-    def _make_storage(self, directories: Directories, incarnation: Incarnation) -> Storage:
+    def _make_storage(self, directories: Directories, cookie: Cookie) -> Storage:
         layout = DataLayout(
             str(directories.data.path),
             str(directories.journal.path),
@@ -324,13 +324,15 @@ class BookieService:
         def identity_of(ledger_id: LedgerId, entry_id: EntryId) -> int | None:
             return storage.entry_log.identity_of(ledger_id, entry_id)
 
-        core = BookieCore(incarnation, identity_of=identity_of)
+        core = BookieCore(cookie.incarnation, identity_of=identity_of)
         storage = Storage(
             layout,
             PosixFileSystem(),
             core,
             on_poisoned=self._on_poisoned,
             on_durable=self._on_durable,
+            keeps_envelopes=cookie.format >= NEWEST_FORMAT,
+            write_formats=directories.secure_newest_format,
             now_unix_us=lambda: time.time_ns() // 1_000,
             journal_file_bytes=self._options.journal_file_bytes,
             first_journal_file_bytes=self._options.first_journal_file_bytes,
@@ -382,6 +384,7 @@ class BookieService:
             "rack": node.rack,
             "weight": node.weight,
             "doubtful": self.running_core().is_doubtful,
+            "formats": dict(BOOKIE_FORMATS),
         }
 
     def _on_space(self, report: SpaceReport) -> None:
