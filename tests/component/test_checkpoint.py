@@ -126,6 +126,14 @@ def test_the_golden_checkpoint_is_written_and_read_as_ever() -> None:
     assert parse_checkpoint(golden) == CHECKPOINT
 
 
+def test_a_checkpoint_of_disks_with_envelopes_differs_in_its_version_alone() -> None:
+    newest = CHECKPOINT._replace(has_envelopes=True)
+    golden = read_golden("checkpoint-v2.bin", encode_checkpoint(newest))
+    old = encode_checkpoint(CHECKPOINT)
+    assert parse_checkpoint(golden) == newest
+    assert golden[:-4] == old[:4] + b"\2" + old[5:-4]
+
+
 def test_a_bound_of_the_doubt_and_what_is_newer_are_read_as_they_were_written() -> None:
     logs = tuple([log._replace(newer_from=number * 7) for number, log in enumerate(STATE.logs)])
     bounded = CHECKPOINT._replace(state=STATE._replace(logs=logs, doubt_until=(5 << 32) + 9))
@@ -149,7 +157,7 @@ def test_no_flipped_bit_and_no_missing_byte_is_missed() -> None:
 
 @pytest.mark.parametrize(
     ("at", "value"),
-    [(4, 2), (5, 4), (48, 3), (52, 4), (52, 2), (56, 2), (60, 9), (64 + 48 + 4 * 4, 10)],
+    [(4, 3), (5, 4), (48, 3), (52, 4), (52, 2), (56, 2), (60, 9), (64 + 48 + 4 * 4, 10)],
 )
 def test_an_intact_checkpoint_of_another_form_is_refused(at: int, value: int) -> None:
     data = bytearray(encode_checkpoint(CHECKPOINT)[:-4])

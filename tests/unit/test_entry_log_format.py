@@ -15,6 +15,7 @@ from duramen.wire.disk import entry_log_format as format_
 from duramen.wire.disk import journal_format
 from duramen.wire.disk.entry_log_format import (
     ROWS_PER_BLOCK,
+    DataHeader,
     EntryLogFormatError,
     IndexHeader,
     IndexLedgerRow,
@@ -31,7 +32,7 @@ HEADER = IndexHeader(5, INCARNATION, 1 << 40, 1000, 20, 0xCAFE_F00D)
 
 u32 = st.integers(0, (1 << 32) - 1)
 u64 = st.integers(0, (1 << 64) - 1)
-rows = st.builds(IndexRow, u64.map(LedgerId), u32.map(EntryId), u32, u64, u32)
+rows = st.builds(IndexRow, u64.map(LedgerId), u32.map(EntryId), u32, u64, u32, u32)
 ledger_rows = st.builds(
     IndexLedgerRow, u64.map(LedgerId), u32, u32, u64, u32.map(EntryId), u32.map(EntryId)
 )
@@ -173,9 +174,9 @@ def test_no_flipped_bit_of_a_block_is_missed() -> None:
 
 
 def test_headers_are_read_as_they_were_written() -> None:
-    block = format_.encode_data_header(5, INCARNATION)
+    block = format_.encode_data_header(DataHeader(5, INCARNATION))
     assert len(block) == BLOCK_BYTES
-    assert format_.parse_data_header(block) == (5, INCARNATION)
+    assert format_.parse_data_header(block) == DataHeader(5, INCARNATION)
     block = format_.encode_index_header(HEADER)
     assert len(block) == BLOCK_BYTES
     assert format_.parse_index_header(block) == HEADER
@@ -183,21 +184,34 @@ def test_headers_are_read_as_they_were_written() -> None:
 
 
 def test_a_header_of_the_other_kind_or_cut_short_is_none() -> None:
-    index, data = format_.encode_index_header(HEADER), format_.encode_data_header(5, INCARNATION)
+    index, data = (
+        format_.encode_index_header(HEADER),
+        format_.encode_data_header(DataHeader(5, INCARNATION)),
+    )
     assert format_.parse_data_header(index) is None and format_.parse_index_header(data) is None
     assert format_.parse_data_header(data[:-1]) is None and format_.parse_index_header(b"") is None
 
 
 def test_no_flipped_bit_of_a_header_is_missed() -> None:
     assert not any(map(format_.parse_index_header, flips(format_.encode_index_header(HEADER))))
-    data = format_.encode_data_header(5, INCARNATION)
+    data = format_.encode_data_header(DataHeader(5, INCARNATION))
     assert not any(map(format_.parse_data_header, flips(data)))
 
 
-@pytest.mark.parametrize("at", [4, 5, 6])
-def test_an_intact_header_of_another_version_is_refused(at: int) -> None:
+def test_headers_of_files_with_envelopes_differ_in_their_version_alone() -> None:
+    newest = DataHeader(5, INCARNATION, 2)
+    block = format_.encode_data_header(newest)
+    assert format_.parse_data_header(block) == newest
+    old = format_.encode_data_header(DataHeader(5, INCARNATION))
+    assert block[:-4] == old[:4] + b"\2" + old[5:-4]
+    index = format_.encode_index_header(HEADER._replace(version=2))
+    assert format_.parse_index_header(index) == HEADER._replace(version=2)
+
+
+@pytest.mark.parametrize(("at", "value"), [(4, 0), (4, 3), (5, 1), (6, 1)])
+def test_an_intact_header_of_another_version_is_refused(at: int, value: int) -> None:
     block = bytearray(format_.encode_index_header(HEADER))
-    block[at] += 1
+    block[at] = value
     block[-4:] = google_crc32c.value(bytes(block[:-4])).to_bytes(4, "little")
     with pytest.raises(EntryLogFormatError, match="version"):
         format_.parse_index_header(bytes(block))

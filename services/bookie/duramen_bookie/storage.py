@@ -166,7 +166,7 @@ class Storage:
         self._on_poisoned = on_poisoned
         self._on_durable = on_durable
         self._make_journal = make_journal
-        self.keeps_envelopes = keeps_envelopes
+        self.keeps_envelopes = self.entry_log.keeps_envelopes = keeps_envelopes
         """Whether records with envelopes may be queued: an older version refuses the disks."""
         self._write_formats = write_formats
         self._now_unix_us = now_unix_us
@@ -197,6 +197,8 @@ class Storage:
         found = secure_checkpoint(self.fs, self.layout.data, self.core.incarnation)
         if found is None:
             found = self._begin_checkpoints()
+        if found.has_envelopes:
+            self.secure_format()
         self.core.restore(found.state)
         self.checkpoint = found._replace(state=_NO_STATE)
         for ref in found.entry_log_files:
@@ -303,7 +305,7 @@ class Storage:
         """
         if not self.keeps_envelopes:
             self._write_formats()
-            self.keeps_envelopes = True
+            self.keeps_envelopes = self.entry_log.keeps_envelopes = True
 
     # --- Records into the journal ----------------------------------------------------------------
 
@@ -542,7 +544,7 @@ class Storage:
         """Make an entry log file's index anew and put it in force; blocks, for a thread.
 
         Raises:
-            OSError, JournalFormatError: as `EntryLog.rebuild_index`.
+            OSError, JournalFormatError, EntryLogFormatError: as `EntryLog.rebuild_index`.
         """
         rebuilt = self.entry_log.rebuild_index(ref)
         fresh = ref_of(rebuilt.finished, ref.directory_index)

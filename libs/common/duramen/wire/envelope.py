@@ -103,19 +103,17 @@ def parse_content(content: bytes) -> Envelope:
     return Envelope(members, None if block == _NO_BLOCK else EntryId(block))
 
 
-def cut_content(
-    data: bytes, start: int, ledger_id: LedgerId, entry: EntryId, identity: int
-) -> bytes:
-    """The content of the envelope that begins at `data[start:]`, which says itself where it ends.
+def cut_content(data: bytes, ledger_id: LedgerId, entry: EntryId, identity: int) -> bytes:
+    """The content of the envelope that `data` begins with, which says itself where it ends.
 
     Raises:
         EnvelopeError: none of that entry, of this version, is there.
     """
-    if len(data) < start + _HEAD.size:
+    if len(data) < _HEAD.size:
         raise EnvelopeError("no envelope is there")
-    end = start + content_bytes(data, start) + _CRC.size
-    parse_envelope(data[start:end], ledger_id, entry, identity)
-    return data[start : end - _CRC.size]
+    envelope = data[: content_bytes(data, 0) + _CRC.size]
+    parse_envelope(envelope, ledger_id, entry, identity)
+    return content_of(envelope)
 
 
 def content_bytes(data: bytes | bytearray, start: int) -> int:

@@ -1,4 +1,4 @@
-"""Contents of envelopes: the table that hot entries point into, and runs of equal ones.
+"""Contents of envelopes: the table that hot entries point into, rows of indexes, runs of equals.
 
 A content is an envelope without its checksum; the entries of a sticky block have one content, so
 that a table keeps it once for all that follow each other. A content says itself how long it is, so
@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from duramen.ids import EntryId
+from duramen.ids import EntryId, LedgerId
+from duramen.wire.disk.entry_log_format import NO_ENVELOPE
 from duramen.wire.envelope import content_bytes
 
 NO_CONTENT: Final = 0xFFFF_FFFF
@@ -52,6 +53,27 @@ class ContentTable:
     def get(self, number: int) -> bytes:
         """The content with a number that `put` gave."""
         return bytes(self._bytes[number : number + content_bytes(self._bytes, number)])
+
+
+class ContentRows:
+    """Numbers the rows of an index of version 2, and tells for each where its content stands."""
+
+    def __init__(self) -> None:
+        self._row_count = 0
+        self._ledger_id = LedgerId(-1)
+        self._content = b""
+        self._row = NO_ENVELOPE
+
+    def place(self, ledger_id: LedgerId, content: bytes) -> int:
+        """The `content_row` of the next row; an empty content: it has no envelope."""
+        number = self._row_count
+        self._row_count += 1
+        if not content:
+            self._row = NO_ENVELOPE
+        elif (ledger_id, content) != (self._ledger_id, self._content) or self._row == NO_ENVELOPE:
+            self._row = number
+        self._ledger_id, self._content = ledger_id, content
+        return self._row
 
 
 def group_contents(pairs: Iterable[tuple[int, bytes]]) -> list[ContentRun]:

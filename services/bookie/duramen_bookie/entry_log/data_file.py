@@ -11,18 +11,24 @@ by settling and compaction, by the offline tools. Source: docs/protocol/entry-lo
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from duramen.ids import EntryId, Incarnation, LedgerId
 from duramen.units import MIB
 from duramen.wire.disk.entry_log_format import (
+    NO_ENVELOPE,
+    VERSION,
+    VERSION_ENVELOPES,
+    DataHeader,
     IndexRow,
     cut_entries,
     data_seed,
     encode_data_header,
     header_crc,
     identify_entry,
+    parse_data_header,
 )
 from duramen.wire.disk.journal_format import (
     BLOCK_BYTES,
@@ -35,15 +41,13 @@ from duramen.wire.disk.journal_format import (
     encode_commit,
     encode_mark,
     parse_header,
-    record_bytes,
 )
+from duramen.wire.disk.store_record import identity_in, take_record
 from duramen.wire.entry import EntryError
+from duramen.wire.envelope import ENVELOPE_BYTES_MAX, EnvelopeError, cut_content
 from duramen_bookie.entry_log.appending import FileAppender
 from duramen_bookie.entry_log.index_file import IndexWriter
 from duramen_bookie.file_system import DiskFile, FileSystem, FileWindow
-
-_IDENTITY: Final = slice(4, 8)
-"""Where an entry has its identity checksum (`wire.entry`)."""
 
 _PIECE_BYTES: Final = 1 * MIB
 """Records that are spelt and written at once."""
@@ -66,21 +70,31 @@ class DataFileWriter:
         path: of the data file; neither it nor its index is there yet.
         file_id: never used before by a file that a checkpoint named.
         incarnation: of the bookie.
+        has_envelopes: whether there may be envelopes in it.
     """
 
-    def __init__(self, fs: FileSystem, path: str, file_id: int, incarnation: Incarnation) -> None:
+    def __init__(
+        self,
+        fs: FileSystem,
+        path: str,
+        file_id: int,
+        incarnation: Incarnation,
+        *,
+        has_envelopes: bool = False,
+    ) -> None:
+        version = VERSION_ENVELOPES if has_envelopes else VERSION
         self.path = path
         self.file_id = file_id
         self._fs = fs
         self._seed = data_seed(incarnation)
-        self._index = IndexWriter(fs, index_path(path), file_id, incarnation)
+        self._index = IndexWriter(fs, index_path(path), file_id, incarnation, version)
         try:
             self._file = FileAppender(fs, path)
         except OSError:
             self._index.close()
             fs.remove(index_path(path))
             raise
-        header = encode_data_header(file_id, incarnation)
+        header = encode_data_header(DataHeader(file_id, incarnation, version))
         self._file.append([header])
         self.size_bytes = BLOCK_BYTES
         """Length of the data file up to now."""
@@ -92,20 +106,20 @@ class DataFileWriter:
         self._crcs: list[int] = []
 
     def put(self, record: JournalRecord) -> None:
-        """Append an add's record; records come in the order of (ledger, entry).
+        """Append an entry's record; records come in the order of (ledger, entry).
 
         Raises:
             EntryError: the body is not that entry, whole; nothing was appended.
             OSError: the disk is full or failed; the files are to be abandoned.
         """
-        assert record.kind is RecordKind.ADD, record.kind
+        assert record.kind.holds_entry, record.kind
         crc = identify_entry(record.body, record.ledger_id, record.entry_id)
         if crc is None:
             raise EntryError(f"no entry {record.entry_id} of ledger {record.ledger_id}")
         self._records.append(record)
         self._crcs.append(crc)
         self.row_count += 1
-        self.size_bytes += record_bytes(len(record.body))
+        self.size_bytes += record.size_bytes
         if self.size_bytes - self._file.size_bytes >= _PIECE_BYTES:
             self._write()
 
@@ -150,17 +164,28 @@ class DataFileWriter:
         self._file.append(encoded.buffers)
         self._last_crc = encoded.last_crc
         for record, location, crc in zip(self._records, encoded.locations, self._crcs, strict=True):
-            self._index.add(
-                IndexRow(record.ledger_id, record.entry_id, location[2], location[1], crc)
-            )
+            row = IndexRow(record.ledger_id, record.entry_id, location[2], location[1], crc)
+            self._index.add(row, record.envelope)
         self._records, self._crcs = [], []
 
 
 class DataFile:
-    """A finished data file, open for reading; on any thread."""
+    """A finished data file, open for reading; on any thread.
 
-    def __init__(self, file: DiskFile, file_id: int, incarnation: Incarnation) -> None:
+    Args:
+        has_envelopes: its index is of a version whose rows say where envelopes stand.
+    """
+
+    def __init__(
+        self,
+        file: DiskFile,
+        file_id: int,
+        incarnation: Incarnation,
+        *,
+        has_envelopes: bool = False,
+    ) -> None:
         self._file = file
+        self._has_envelopes = has_envelopes
         self._file_id = file_id
         self._seed = data_seed(incarnation)
 
@@ -197,7 +222,8 @@ class DataFile:
     def read_records(
         self, rows: Sequence[IndexRow], *, is_direct: bool = False
     ) -> list[JournalRecord | None]:
-        """The whole records of rows that lie side by side, None for each that is damaged.
+        """The whole records of rows that lie side by side, None for each that is damaged; without
+        its envelope one that has lost nothing else.
 
         Args:
             rows: at least one; their bodies are in memory at once.
@@ -208,38 +234,62 @@ class DataFile:
         """
         read = self._file.pread_direct if is_direct else self._file.pread
         base = rows[0].offset - HEADER_BYTES
+        size = rows[-1].offset + rows[-1].length_bytes - base
+        for more in self._list_rests(rows[-1]):
+            with contextlib.suppress(OSError):
+                data = read(size + more, base)
+                return [self._cut_record(data, row.offset - base, row) for row in rows]
+        if len(rows) == 1:
+            return [None]
+        return [self.read_records([row], is_direct=is_direct)[0] for row in rows]
+
+    def read_content(self, row: IndexRow) -> bytes | None:
+        """The content of the envelope that stands behind a row's entry; None: none can be read."""
         try:
-            data = read(rows[-1].offset + rows[-1].length_bytes - base, base)
-        except OSError:
-            if len(rows) == 1:
-                return [None]
-            return [self.read_records([row], is_direct=is_direct)[0] for row in rows]
-        return [self._cut_record(data, row.offset - base, row) for row in rows]
+            data = self._file.pread(ENVELOPE_BYTES_MAX, row.offset + row.length_bytes)
+            return cut_content(data, row.ledger_id, row.entry_id, row.crc)
+        except (OSError, EnvelopeError):
+            return None
 
     def prefetch(self, length_bytes: int, offset: int) -> None:
         """Say that this range will be read soon."""
         self._file.prefetch(length_bytes, offset)
+
+    def _list_rests(self, row: IndexRow) -> tuple[int, ...]:
+        """How much to read behind an entry, for its envelope; nothing where that is in vain."""
+        if self._has_envelopes and row.content_row != NO_ENVELOPE:
+            return ENVELOPE_BYTES_MAX, 0
+        return (0,)
 
     def _cut_record(self, data: bytes, start: int, row: IndexRow) -> JournalRecord | None:
         header = parse_header(
             data, start - HEADER_BYTES, file_id=self._file_id,
             offset=row.offset - HEADER_BYTES, seed=self._seed,
         )  # fmt: skip
-        if header is None or (header.ledger_id, header.entry_id) != row[:2]:
+        if header is None or not header.kind.holds_entry:
             return None
-        body = data[start : start + row.length_bytes]
-        is_intact = header.is_body_intact(body) and _identity(body) == row.crc
-        return header.record(body) if is_intact else None
+        if (header.ledger_id, header.entry_id, header.entry_bytes) != row[:3]:
+            return None
+        taken = take_record(header, data[start : start + header.body_bytes])
+        if taken is None or identity_in(taken.record.body) != row.crc:
+            return None
+        return taken.record
 
 
 # --- Without an index ----------------------------------------------------------------------------
 
 
 class ScannedRecord(NamedTuple):
-    """A record that verifies."""
+    """A record that verifies; without its envelope one that has lost nothing else."""
 
     header: RecordHeader
     body: bytes
+    envelope: bytes = b""
+
+    @property
+    def has_lost_envelope(self) -> bool:
+        """Whether there was one, which is damaged."""
+        return self.header.envelope_bytes > len(self.envelope)
 
 
 class DataDamage(NamedTuple):
@@ -277,9 +327,9 @@ def scan(
         if header.kind is RecordKind.END:
             return
         body = window.slice(header.offset + HEADER_BYTES, header.body_bytes)
-        is_intact = header.kind is RecordKind.ADD and header.is_body_intact(body)
-        if is_intact:
-            yield ScannedRecord(header, body)
+        taken = take_record(header, body) if header.kind.holds_entry else None
+        if taken is not None:
+            yield ScannedRecord(header, taken.record.body, taken.record.envelope)
         else:
             yield DataDamage(header.offset, min(header.end, window.size_bytes), header)
         last_crc = header.crc
@@ -316,6 +366,7 @@ def rebuild_index(
 
     Raises:
         JournalFormatError: an intact record of a version that is not known here.
+        EntryLogFormatError: so is the file.
         OSError: the data file is missing, the disk is full or failed; the old index is in its
             place, or all of the new one.
     """
@@ -324,7 +375,8 @@ def rebuild_index(
         fs.remove(new_path)
     file = fs.open(path)
     try:
-        index = IndexWriter(fs, new_path, file_id, incarnation)
+        version = _find_version(file, file_id, incarnation)
+        index = IndexWriter(fs, new_path, file_id, incarnation, version)
         try:
             damages = _index_records(file, index, file_id, incarnation)
             data_bytes = file.size_bytes()
@@ -350,16 +402,29 @@ def _index_records(
         if isinstance(item, DataDamage):
             damages.append(item)
             continue
-        header, body = item
+        header, body, envelope = item
         key = header.ledger_id, header.entry_id
         if last is not None and key <= last:
             # A write that was lost showed what an abandoned file of the same number had left there.
             damages.append(DataDamage(header.offset, header.end))
             continue
         last = key
-        offset = header.offset + HEADER_BYTES
-        index.add(IndexRow(*key, header.body_bytes, offset, _identity(body)))
+        _, offset, length = header.location
+        index.add(IndexRow(*key, length, offset, identity_in(body)), envelope)
     return damages
+
+
+def _find_version(file: DiskFile, file_id: int, incarnation: Incarnation) -> int:
+    """A data file's version: as its header says, or, if that is damaged, as its records show."""
+    try:
+        header = parse_data_header(file.pread(BLOCK_BYTES, 0))
+    except OSError:
+        header = None
+    if header is not None:
+        return header.version
+    items = scan(file, file_id, incarnation)
+    has_envelopes = any(isinstance(item, ScannedRecord) and item.envelope for item in items)
+    return VERSION_ENVELOPES if has_envelopes else VERSION
 
 
 def index_path(path: str) -> str:
@@ -369,7 +434,3 @@ def index_path(path: str) -> str:
 
 def _directory_of(path: str) -> str:
     return path.rpartition("/")[0]
-
-
-def _identity(body: bytes) -> int:
-    return int.from_bytes(body[_IDENTITY], "little")

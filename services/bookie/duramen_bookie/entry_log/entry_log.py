@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple
 from duramen.ids import EntryId, Incarnation, LedgerId
 from duramen.wire.disk.checkpoint_format import EntryLogFileRef
 from duramen.wire.disk.entry_log_format import IndexRow
-from duramen_bookie.entry_log.contents import ContentRun
+from duramen_bookie.entry_log.contents import ContentRun, group_contents
 from duramen_bookie.entry_log.data_file import (
     DataFileWriter,
     FinishedFile,
@@ -35,6 +35,9 @@ from duramen_bookie.entry_log.index_file import IndexDamaged
 from duramen_bookie.file_system import FileSystem
 
 _NAME: Final = re.compile(r"(\d{6,18})\.(?:de|idx|idx\.new)")
+
+_ANY_BYTES: Final = 1 << 62
+"""No bound of a run: its entries are not read."""
 
 READ_AHEAD_BYTES_MIN: Final = 64 << 10
 """A run that long is taken for a part of a catch-up read, whose next part is asked for soon."""
@@ -81,6 +84,8 @@ class EntryLog:
         self._directories = tuple(directories)
         self._incarnation = incarnation
         self._is_alive = is_alive
+        self.keeps_envelopes = False
+        """Whether new files are of the version in which there may be envelopes."""
         self._lock = threading.Lock()
         self._files: dict[int, EntryLogFile] = {}
         self._files_of: dict[LedgerId, tuple[EntryLogFile, ...]] = {}
@@ -99,7 +104,9 @@ class EntryLog:
             OSError: the disk is full or failed.
         """
         path = self.path_of(file_id, directory_index)
-        return DataFileWriter(self._fs, path, file_id, self._incarnation)
+        return DataFileWriter(
+            self._fs, path, file_id, self._incarnation, has_envelopes=self.keeps_envelopes
+        )
 
     def open_file(self, ref: EntryLogFileRef) -> EntryLogFile:
         """Open a finished file; it is not in force yet.
@@ -117,7 +124,7 @@ class EntryLog:
         """Make a file's index anew; `open_file` and `add` then put it in place of the old one.
 
         Raises:
-            OSError, JournalFormatError: as `data_file.rebuild_index`.
+            OSError, JournalFormatError, EntryLogFormatError: as `data_file.rebuild_index`.
         """
         path = self.path_of(ref.file_id, ref.directory_index)
         return rebuild_index(self._fs, path, ref.file_id, self._incarnation)
@@ -280,11 +287,30 @@ class EntryLog:
             for file in files:
                 file.unpin()
 
-    def list_contents(
-        self, _ledger_id: LedgerId, _first: EntryId, _last: EntryId
-    ) -> list[ContentRun]:
-        """Contents of the envelopes of what is here of a range, as runs; blocks for the disk."""
-        return []
+    def list_contents(self, ledger_id: LedgerId, first: EntryId, last: EntryId) -> list[ContentRun]:
+        """Contents of the envelopes of what is here of a range, as runs; blocks for the disk.
+
+        What cannot be read has none: an envelope is a hint.
+        """
+        pairs: list[tuple[EntryId, bytes]] = []
+        files = self._pin_files(ledger_id)
+        try:
+            cursor: EntryId | None = first
+            while cursor is not None and cursor <= last:
+                run = _find_run(files, ledger_id, cursor, last - cursor + 1, _ANY_BYTES)
+                if run is None:
+                    cursor = _find_next(files, ledger_id, EntryId(cursor + 1))
+                    continue
+                file, rows = run
+                try:
+                    pairs += file.list_contents(rows)
+                except IndexDamaged:
+                    file.is_index_damaged = True
+                cursor = EntryId(rows[-1].entry_id + 1)
+        finally:
+            for file in files:
+                file.unpin()
+        return group_contents(pairs)
 
     def is_alive(self, ledger_id: LedgerId) -> bool:
         """Whether a ledger was not dropped; as of the last `add` and `drop`, on any thread."""
@@ -377,6 +403,19 @@ def _find_run(
             # Another file may have it all the same; the entry's bytes are verified in any case.
             file.is_index_damaged = True
     return None
+
+
+def _find_next(
+    files: Sequence[EntryLogFile], ledger_id: LedgerId, entry_id: EntryId
+) -> EntryId | None:
+    """The least entry from `entry_id` on that a file is known to have."""
+    found = []
+    for file in files:
+        try:
+            found.append(file.index.next_entry(ledger_id, entry_id))
+        except IndexDamaged:
+            file.is_index_damaged = True
+    return min([known for known in found if known is not None], default=None)
 
 
 def _read_ahead(file: EntryLogFile, rows: Sequence[IndexRow]) -> None:

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from duramen.ids import EntryId, Incarnation, LedgerId
 from duramen.units import MIB
 from duramen.wire.disk.checkpoint_format import EntryLogFileRef
-from duramen.wire.disk.entry_log_format import ROWS_PER_BLOCK, IndexRow
+from duramen.wire.disk.entry_log_format import NO_ENVELOPE, ROWS_PER_BLOCK, IndexRow
 from duramen.wire.disk.journal_format import JournalRecord
 from duramen_bookie.entry_log.data_file import DataFile, index_path
 from duramen_bookie.entry_log.index_file import IndexDamaged, IndexFile
@@ -56,12 +56,13 @@ class EntryLogFile:
         cls, fs: FileSystem, path: str, ref: EntryLogFileRef, incarnation: Incarnation
     ) -> EntryLogFile:
         """Open data and index; errors as `EntryLog.open_file`."""
-        data = DataFile(fs.open(path), ref.file_id, incarnation)
+        disk = fs.open(path)
         try:
             index = IndexFile.open(fs, index_path(path), incarnation)
         except BaseException:
-            data.close()
+            disk.close()
             raise
+        data = DataFile(disk, ref.file_id, incarnation, has_envelopes=index.has_envelopes)
         header = index.header
         found = EntryLogFileRef(header.file_id, ref.directory_index, header.data_bytes, index.crc)
         if found != ref:
@@ -123,6 +124,25 @@ class EntryLogFile:
             for part in _split(rows):
                 records = self.data.read_records(part, is_direct=is_direct)
                 yield from zip(part, records, strict=True)
+
+    def list_contents(self, rows: Sequence[IndexRow]) -> Iterator[tuple[EntryId, bytes]]:
+        """Entries with the contents of their envelopes, empty for each without one.
+
+        Reads one envelope for neighbours with one content; where that is damaged each one's own.
+
+        Raises:
+            IndexDamaged: the row that a content stands beside cannot be read.
+        """
+        number, content = NO_ENVELOPE, b""
+        for row in rows:
+            if not self.index.has_envelopes or row.content_row == NO_ENVELOPE:
+                yield row.entry_id, b""
+                continue
+            if row.content_row != number or not content:
+                number = row.content_row
+                [beside] = self.index.list_rows(number, number + 1)
+                content = self.data.read_content(beside) or b""
+            yield row.entry_id, content or self.data.read_content(row) or b""
 
     def scrub_units(
         self, is_newest: Callable[[IndexRow], bool] = lambda _: True

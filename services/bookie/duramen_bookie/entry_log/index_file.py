@@ -25,6 +25,8 @@ from duramen.wire.disk.entry_log_format import (
     ROW_BYTES,
     ROW_COUNT_MAX,
     ROWS_PER_BLOCK,
+    VERSION,
+    VERSION_ENVELOPES,
     IndexHeader,
     IndexLedgerRow,
     IndexRow,
@@ -45,7 +47,9 @@ from duramen.wire.disk.entry_log_format import (
     unpack_rows,
 )
 from duramen.wire.disk.journal_format import BLOCK_BYTES, record_bytes
+from duramen.wire.envelope import ENVELOPE_BYTES_MAX, content_of
 from duramen_bookie.entry_log.appending import FileAppender
+from duramen_bookie.entry_log.contents import ContentRows
 from duramen_bookie.file_system import DiskFile, FileSystem
 
 _ROWS_BYTES: Final = ROWS_PER_BLOCK * ROW_BYTES
@@ -65,12 +69,22 @@ class IndexWriter:
         path: of the index; nothing is there yet.
         file_id: of the data file.
         incarnation: of the bookie.
+        version: the data file's.
     """
 
-    def __init__(self, fs: FileSystem, path: str, file_id: int, incarnation: Incarnation) -> None:
+    def __init__(
+        self,
+        fs: FileSystem,
+        path: str,
+        file_id: int,
+        incarnation: Incarnation,
+        version: int = VERSION,
+    ) -> None:
         self.row_count = 0
         self._file_id = file_id
         self._incarnation = incarnation
+        self._version = version
+        self._contents = ContentRows() if version >= VERSION_ENVELOPES else None
         self._seed = index_seed(incarnation, file_id)
         self._rows = bytearray()
         self._directory = bytearray()
@@ -83,13 +97,21 @@ class IndexWriter:
         self._file = FileAppender(fs, path)
         self._file.append([bytes(BLOCK_BYTES)])
 
-    def add(self, row: IndexRow) -> None:
+    def add(self, row: IndexRow, envelope: bytes = b"") -> None:
         """Append a row; rows come in the order of (ledger, entry).
+
+        Args:
+            row: its `content_row` is found here.
+            envelope: what stands behind its entry.
 
         Raises:
             OSError: the disk is full or failed.
         """
-        ledger_id, entry_id, length, _, _ = row
+        ledger_id, entry_id, length, *_ = row
+        assert self._contents is not None or not envelope, "version 1 has none"
+        if self._contents is not None:
+            place = self._contents.place(ledger_id, content_of(envelope))
+            row = row._replace(content_row=place)
         if ledger_id != self._ledger_id:
             assert ledger_id > self._ledger_id, (row, self._ledger_id)
             self._end_ledger()
@@ -98,7 +120,7 @@ class IndexWriter:
             assert entry_id > self._last_entry, (row, self._last_entry)
         assert self.row_count < ROW_COUNT_MAX, "a file has 2^32 − 1 rows at most"
         self._last_entry = entry_id
-        self._record_bytes += record_bytes(length)
+        self._record_bytes += record_bytes(length + len(envelope))
         self.row_count += 1
         self._rows += encode_row(row)
         if len(self._rows) == _ROWS_BYTES:
@@ -125,7 +147,7 @@ class IndexWriter:
         block = encode_index_header(
             IndexHeader(
                 self._file_id, self._incarnation, data_bytes, self.row_count,
-                len(self._directory) // ROW_BYTES, self._blocks_crc,
+                len(self._directory) // ROW_BYTES, self._blocks_crc, self._version,
             )
         )  # fmt: skip
         self._file.finish(block)
@@ -159,7 +181,7 @@ class IndexFile:
 
     Invariants:
         1. Nothing is taken from a block that was not verified. 2. Rows that `run` gives lie side
-        by side in the data file.
+        by side in the data file, with nothing but their envelopes between.
     """
 
     def __init__(
@@ -168,6 +190,9 @@ class IndexFile:
         self.header = header
         self.crc = header_crc(header_block)
         """The header's CRC, which stands for all of the index."""
+        self.has_envelopes = header.version >= VERSION_ENVELOPES
+        """Whether `content_row` of its rows says anything."""
+        self._gap_bytes_max = ENVELOPE_BYTES_MAX if self.has_envelopes else 0
         self._file = file
         self._view = view
         self._seed = index_seed(header.incarnation, header.file_id)
@@ -280,11 +305,12 @@ class IndexFile:
         try:
             for position, part_count in self._parts(1, start, end):
                 for row in unpack_rows(self._view, position, part_count):
-                    found_ledger, found_entry, length, at, _ = row
+                    found_ledger, found_entry, length, at, *_ = row
                     bytes_max -= length
                     if found_entry != entry_id or (bytes_max < 0 and rows):
                         return rows
-                    if found_ledger != ledger_id or (at != offset and rows):
+                    is_beside = 0 <= at - offset <= self._gap_bytes_max
+                    if found_ledger != ledger_id or (rows and not is_beside):
                         raise IndexDamaged(f"file {self.header.file_id}: {row} does not belong")
                     rows.append(row)
                     entry_id += 1

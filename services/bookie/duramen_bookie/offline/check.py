@@ -26,6 +26,7 @@ from duramen.wire.disk.checkpoint_format import (
     parse_checkpoint,
 )
 from duramen.wire.disk.entry_log_format import (
+    NO_ENVELOPE,
     ROWS_PER_BLOCK,
     EntryLogFormatError,
     IndexRow,
@@ -33,11 +34,12 @@ from duramen.wire.disk.entry_log_format import (
 )
 from duramen.wire.disk.journal_format import BLOCK_BYTES, JournalFormatError, RecordKind
 from duramen.wire.entry import EntryError, check_entry
+from duramen.wire.envelope import content_of
 from duramen_bookie.checkpoint import COPY_NAMES, CheckpointDamaged
 from duramen_bookie.entry_log.data_file import DataDamage, ScannedRecord, index_path, scan
 from duramen_bookie.entry_log.index_file import IndexDamaged, IndexFile
 from duramen_bookie.file_system import DiskFile
-from duramen_bookie.journal.findings import Damage, ReplayedRecord
+from duramen_bookie.journal.findings import Damage, DamageKind, ReplayedRecord
 from duramen_bookie.journal.names import file_name
 from duramen_bookie.offline.stopped_bookie import CannotTell, StoppedBookie
 
@@ -189,7 +191,11 @@ class _Check:
         for item in result.tail:
             self._on_record(item)
         report.journal_records = result.record_count
-        report.damages += [self._report_damage(damage) for damage in result.damages]
+        for damage in result.damages:
+            if damage.kind is DamageKind.ENVELOPE:
+                self._note_envelopes(file_name(damage.file_id), 1)
+            else:
+                report.damages.append(self._report_damage(damage))
         if not result.is_clean:
             report.notes.append(
                 f"the journal was not stopped cleanly: {len(result.tail)} records of its last "
@@ -204,7 +210,7 @@ class _Check:
 
     def _on_record(self, item: ReplayedRecord) -> None:
         header = item.header
-        if header.kind is RecordKind.ADD:
+        if header.kind.holds_entry:
             self._hot.setdefault(header.ledger_id, EntryRanges()).add(header.entry_id)
         elif header.kind is RecordKind.TOMBSTONE and header.is_all_below:
             log_id, epoch = log_of(header.ledger_id), epoch_of(header.ledger_id)
@@ -216,10 +222,14 @@ class _Check:
         path = f"{self._bookie.journal_directory}/{file_name(damage.file_id)}"
         header = damage.header
         what = f"durable bytes are damaged ({damage.kind.value})"
-        if header is None or header.kind is not RecordKind.ADD:
+        if header is None or not header.kind.holds_entry:
             return CheckFinding(path, what, damage.start, damage.end)
         entries = [(header.entry_id, header.entry_id)]
         return CheckFinding(path, what, damage.start, damage.end, header.ledger_id, entries)
+
+    def _note_envelopes(self, path: str, count: int) -> None:
+        """Envelopes are hints: readers make more calls, and nothing is lost."""
+        self._report.notes.append(f"{path}: {count} envelopes are damaged, their entries are whole")
 
     # --- Entry log -------------------------------------------------------------------------------
 
@@ -262,7 +272,7 @@ class _Check:
             header = parse_data_header(file.pread(BLOCK_BYTES, 0))
         except OSError:
             header = None
-        if header != (ref.file_id, self._bookie.incarnation):
+        if header is None or header[:2] != (ref.file_id, self._bookie.incarnation):
             what = "the header is damaged; nothing but this block is lost by that"
             self._report.damages.append(CheckFinding(path, what, 0, BLOCK_BYTES))
 
@@ -294,6 +304,7 @@ class _Check:
         rows = _list_rows(index) if index is not None else None
         row = next(rows, None) if rows is not None else None
         lost: dict[LedgerId, list[EntryId]] = {}
+        envelopes = _EnvelopeCheck()
         for item in items:
             if isinstance(item, DataDamage):
                 self._report.damages.append(_report_data_damage(path, item))
@@ -301,8 +312,10 @@ class _Check:
             found = _row_of(item)
             while rows is not None and row is not None and row.offset < item.header.location.offset:
                 lost.setdefault(row.ledger_id, []).append(row.entry_id)
+                envelopes.skip()
                 row = next(rows, None)
-            if rows is not None and row == found:
+            if rows is not None and row is not None and row[:5] == found:
+                envelopes.compare(row, item)
                 row = next(rows, None)
             elif rows is not None or found is None:
                 self._report_stray(path, item)
@@ -313,6 +326,11 @@ class _Check:
         while rows is not None and row is not None:
             lost.setdefault(row.ledger_id, []).append(row.entry_id)
             row = next(rows, None)
+        if envelopes.damaged_count:
+            self._note_envelopes(path, envelopes.damaged_count)
+        if index is not None and index.has_envelopes and envelopes.wrong_count:
+            what = f"{envelopes.wrong_count} rows name other envelopes: --rebuild-index mends it"
+            self._report.damages.append(CheckFinding(index_path(path), what))
         for ledger_id, entries in lost.items():
             finding = CheckFinding(path, "entries are lost", None, None, ledger_id)
             self._report.damages.append(finding._replace(entries=group_ranges(entries)))
@@ -386,8 +404,36 @@ def _list_rows(index: IndexFile) -> Iterator[IndexRow]:
         yield from index.list_rows(first, min(first + _ROWS_AT_ONCE, index.header.row_count))
 
 
-def _row_of(item: ScannedRecord) -> IndexRow | None:
-    """The row that a record should have; None if its body is not the entry that it says."""
+class _EnvelopeCheck:
+    """Compares what the rows of an index say of envelopes with those that stand in the data."""
+
+    def __init__(self) -> None:
+        self.damaged_count = 0
+        self.wrong_count = 0
+        self._number = 0
+        self._contents = (NO_ENVELOPE, b"")
+        """The row that was last found to have a content of its own, and that content."""
+
+    def skip(self) -> None:
+        """The next row's record is damaged."""
+        self._number += 1
+
+    def compare(self, row: IndexRow, item: ScannedRecord) -> None:
+        """The next row has this record."""
+        number, place = self._number, row.content_row
+        self._number += 1
+        content = content_of(item.envelope)
+        self.damaged_count += item.has_lost_envelope
+        if item.has_lost_envelope:
+            return
+        if place == number:
+            self._contents = number, content
+        known = self._contents[1] if place == self._contents[0] else content
+        self.wrong_count += (place != NO_ENVELOPE) != bool(content) or known != content
+
+
+def _row_of(item: ScannedRecord) -> tuple[LedgerId, EntryId, int, int, int] | None:
+    """What a record's row should begin with; None if its body is not the entry that it says."""
     location = item.header.location
     try:
         info = check_entry(item.body)
@@ -395,7 +441,7 @@ def _row_of(item: ScannedRecord) -> IndexRow | None:
         return None
     if (info.ledger_id, info.entry_id) != (item.header.ledger_id, item.header.entry_id):
         return None
-    return IndexRow(info.ledger_id, info.entry_id, location.length_bytes, location.offset, info.crc)
+    return info.ledger_id, info.entry_id, location.length_bytes, location.offset, info.crc
 
 
 def _report_data_damage(path: str, damage: DataDamage) -> CheckFinding:

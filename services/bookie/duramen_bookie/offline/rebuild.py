@@ -49,7 +49,7 @@ def rebuild_indexes(bookie: StoppedBookie) -> list[str]:
             continue
         try:
             rebuilt = entry_log.rebuild_index(ref)
-        except JournalFormatError as error:
+        except (JournalFormatError, EntryLogFormatError) as error:
             raise CannotTell(f"{path}: {error}") from error
         refs.append(ref_of(rebuilt.finished, ref.directory_index))
         paths.append(index_path(path))

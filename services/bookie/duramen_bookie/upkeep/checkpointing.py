@@ -80,6 +80,7 @@ def next_checkpoint(storage: Storage, transfer: Transfer) -> Checkpoint:
         (*kept, *transfer.files),
         transfer.next_file_id,
         storage.core.snapshot(transfer.moved),
+        has_envelopes=storage.keeps_envelopes,
     )
 
 

@@ -10,6 +10,7 @@ switch (`storage`). Source: docs/bookie.md "Upkeep", docs/protocol/entry-log.md 
 
 from __future__ import annotations
 
+import contextlib
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
@@ -26,7 +27,9 @@ from duramen.wire.disk.journal_format import (
     parse_header,
     record_bytes,
 )
+from duramen.wire.disk.store_record import take_record
 from duramen.wire.entry import EntryError
+from duramen.wire.envelope import ENVELOPE_BYTES_MAX
 from duramen_bookie.entry_log.data_file import DataFileWriter
 from duramen_bookie.entry_log.entry_log import EntryLog, ref_of
 from duramen_bookie.entry_log.entry_log_file import EntryLogFile
@@ -97,7 +100,7 @@ class Transfer:
             if moved is None:
                 moved = self.moved[ledger_id] = array("I")
             moved.append(entry_id)
-            size += record_bytes(len(record.body))
+            size += record.size_bytes
             if size >= PIECE_BYTES:
                 self.copied_bytes += size
                 yield size
@@ -186,19 +189,21 @@ def read_entry_log_file(file: EntryLogFile, entry_log: EntryLog) -> Source:
 
 
 def _split_runs(places: Sequence[EntryPlace]) -> Iterator[list[EntryPlace]]:
-    """Places in parts that lie side by side in one file and are read at once."""
+    """Places in parts that lie side by side in one file and are read at once; what lies between
+    two of them is no longer than an envelope."""
     run: list[EntryPlace] = []
     size = 0
-    following: tuple[int, int] | None = None
+    last_file_id = end = 0
     for place in places:
         file_id, offset, length = place.location
         record_size = record_bytes(length)
-        if run and ((file_id, offset) != following or size + record_size > PIECE_BYTES):
+        is_beside = file_id == last_file_id and 0 <= offset - end <= ENVELOPE_BYTES_MAX
+        if run and (not is_beside or size + record_size > PIECE_BYTES):
             yield run
             run, size = [], 0
         run.append(place)
         size += record_size
-        following = (file_id, offset + record_size)
+        last_file_id, end = file_id, offset + record_size
     if run:
         yield run
 
@@ -206,16 +211,20 @@ def _split_runs(places: Sequence[EntryPlace]) -> Iterator[list[EntryPlace]]:
 def _read_run(
     files: Mapping[int, DiskFile], run: Sequence[EntryPlace], seed: int
 ) -> list[JournalRecord | None]:
-    """One read for all of them; if it fails, one for each: a bad sector costs what is in it."""
+    """One read for all of them; if it fails, one for each: a bad sector costs what is in it.
+
+    What may be the last one's envelope is read along, unless that alone fails.
+    """
     first, last = run[0].location, run[-1].location
     base = first.offset - HEADER_BYTES
-    try:
-        data = files[first.file_id].pread(last.offset + last.length_bytes - base, base)
-    except OSError:
-        if len(run) == 1:
-            return [None]
-        return [_read_run(files, [place], seed)[0] for place in run]
-    return [_cut_record(data, place.location, base, seed) for place in run]
+    size = last.offset + last.length_bytes - base
+    for more in (ENVELOPE_BYTES_MAX, 0):
+        with contextlib.suppress(OSError):
+            data = files[first.file_id].pread(size + more, base)
+            return [_cut_record(data, place.location, base, seed) for place in run]
+    if len(run) == 1:
+        return [None]
+    return [_read_run(files, [place], seed)[0] for place in run]
 
 
 def _cut_record(data: bytes, location: Location, base: int, seed: int) -> JournalRecord | None:
@@ -224,7 +233,7 @@ def _cut_record(data: bytes, location: Location, base: int, seed: int) -> Journa
         data, start - HEADER_BYTES, file_id=location.file_id,
         offset=location.offset - HEADER_BYTES, seed=seed,
     )  # fmt: skip
-    if header is None:
+    if header is None or header.entry_bytes != location.length_bytes:
         return None
-    body = data[start : start + location.length_bytes]
-    return header.record(body) if header.is_body_intact(body) else None
+    taken = take_record(header, data[start : start + header.body_bytes])
+    return None if taken is None else taken.record

@@ -2,12 +2,13 @@
 
     offset  size  field                         offset  size  field
     0       4     magic "DCP1"                  40      8     next entry log file's id
-    4       1     version (1)                   48      4×4   entry logs, logs, ledgers, numbers
+    4       1     version (1, 2)                48      4×4   entry logs, logs, ledgers, numbers
     5       1     flags (below)                 64      24×   file: id 8, bytes of data 8,
     8       8     number of the checkpoint                    index's CRC 4, directory 4
     16      16    incarnation                   …       4×    numbers: logs, then ledgers
     32      8     covered journal file          end     4     CRC32C of all before
 
+    version 2: as 1; there are envelopes on the disks
     flags   1 all is doubtful; 3 and that is bounded: the numbers begin with the bound's two halves
     log     id, sealed epoch, gone below, [newer from], count of gone ranges; their firsts, lasts
     ledger  log, epoch, LAC, highest, flags (1 doubtful), counts, firsts, lasts (settled, unknown)
@@ -40,6 +41,8 @@ from duramen.ids import (
 
 MAGIC: Final = b"DCP1"
 VERSION: Final = 1
+VERSION_ENVELOPES: Final = 2
+"""Says that a version that knows no envelopes has nothing to look for here."""
 
 _HEAD: Final = struct.Struct("<4sBB2xQ16sQQIIII")
 _FILE: Final = struct.Struct("<QQII")
@@ -82,6 +85,8 @@ class Checkpoint(NamedTuple):
     entry_log_files: tuple[EntryLogFileRef, ...]
     next_entry_log_file_id: int
     state: CoreSnapshot
+    has_envelopes: bool = False
+    """Whether there may be envelopes on the disks."""
 
 
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
@@ -108,7 +113,7 @@ def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
         _add_ranges(numbers, settled)
         _add_ranges(numbers, unknown)
     head = _HEAD.pack(
-        MAGIC, VERSION, flags, checkpoint.number,
+        MAGIC, VERSION_ENVELOPES if checkpoint.has_envelopes else VERSION, flags, checkpoint.number,
         bytes.fromhex(checkpoint.incarnation), checkpoint.covered_file_id,
         checkpoint.next_entry_log_file_id, len(checkpoint.entry_log_files), len(state.logs),
         len(state.ledgers), len(numbers),
@@ -136,7 +141,7 @@ def parse_checkpoint(data: bytes) -> Checkpoint | None:
         _, version, flags, number, incarnation, covered_file_id, next_entry_log_file_id,
         file_count, log_count, ledger_count, number_count,
     ) = _HEAD.unpack_from(data)  # fmt: skip
-    if version != VERSION or flags not in _ALL_FLAGS:
+    if not VERSION <= version <= VERSION_ENVELOPES or flags not in _ALL_FLAGS:
         raise CheckpointFormatError(f"checkpoint {number}: version {version}, flags {flags:#x}")
     start = _HEAD.size + file_count * _FILE.size
     if start + number_count * 4 != end:
@@ -155,7 +160,7 @@ def parse_checkpoint(data: bytes) -> Checkpoint | None:
         raise CheckpointFormatError(f"checkpoint {number}: {error}") from error
     return Checkpoint(
         number, Incarnation(incarnation.hex()), covered_file_id, entry_log_files,
-        next_entry_log_file_id, state,
+        next_entry_log_file_id, state, version >= VERSION_ENVELOPES,
     )  # fmt: skip
 
 

@@ -5,7 +5,8 @@ A data file is a header block, the journal's records (`journal_format`, with ano
 END block. Its index is, in blocks of 4096 bytes, a header, rows of 32 bytes, and a directory:
 
     block   header: counts, and one CRC over the CRCs of all other blocks
-    row     ledger 8, entry 4, bytes of the body 4, offset of the body 8, identity 4, zeros 4
+    row     ledger 8, entry 4, bytes of the entry 4, offset of the entry 8, identity 4, and
+            in version 2 the row beside whose entry the content of its envelope stands 4
     ledger  ledger 8, first row 4, rows 4, bytes of its records 8, first entry 4, last entry 4
     both    127 a block, then: number of the block 8, rows 4, zeros 16, CRC32C 4
 
@@ -26,6 +27,12 @@ from duramen.ids import EntryId, Incarnation, LedgerId
 from duramen.wire.disk.journal_format import BLOCK_BYTES, record_bytes, seed_of
 
 VERSION: Final = 1
+VERSION_ENVELOPES: Final = 2
+"""Of files in which there may be envelopes: data file and index alike."""
+
+NO_ENVELOPE: Final = 0xFFFF_FFFF
+"""Stands in version 2 for the row of an entry without an envelope."""
+
 DATA_MAGIC: Final = b"DES1"
 INDEX_MAGIC: Final = b"DEI1"
 ROW_BYTES: Final = 32
@@ -39,7 +46,7 @@ _COUNTS: Final = struct.Struct("<QIII")
 _U32: Final = struct.Struct("<I")
 _U64: Final = struct.Struct("<Q")
 _TRAILER: Final = struct.Struct("<QI16xI")
-_ROW: Final = struct.Struct("<QIIQI4x")
+_ROW: Final = struct.Struct("<QIIQII")
 _ENTRY_AT: Final = 8
 _LEDGER: Final = struct.Struct("<QIIQII")
 _BODY_BYTES: Final = BLOCK_BYTES - _U32.size
@@ -57,17 +64,22 @@ class EntryLogFormatError(ValueError):
 
 
 class IndexRow(NamedTuple):
-    """One entry: where its body lies in the data file, and its identity checksum."""
+    """One entry: where it lies in the data file, its identity checksum, and its envelope.
+
+    `content_row`: the number of the row beside whose entry the content stands, or NO_ENVELOPE; in
+    version 1 it is 0 and says nothing.
+    """
 
     ledger_id: LedgerId
     entry_id: EntryId
     length_bytes: int
     offset: int
     crc: int
+    content_row: int = 0
 
     @property
     def next_offset(self) -> int:
-        """Offset of the next row's body, if the data file goes on."""
+        """Offset of the next row's entry, if the data file goes on and no envelope is between."""
         return self.offset + record_bytes(self.length_bytes)
 
 
@@ -86,6 +98,14 @@ class IndexLedgerRow(NamedTuple):
     last_entry: EntryId
 
 
+class DataHeader(NamedTuple):
+    """First block of a data file."""
+
+    file_id: int
+    incarnation: Incarnation
+    version: int = VERSION
+
+
 class IndexHeader(NamedTuple):
     """First block of an index.
 
@@ -99,6 +119,7 @@ class IndexHeader(NamedTuple):
     row_count: int
     ledger_count: int
     blocks_crc: int
+    version: int = VERSION
 
     @property
     def row_block_count(self) -> int:
@@ -136,13 +157,13 @@ def row_position(block_number: int, row: int) -> int:
 # --- Data file -----------------------------------------------------------------------------------
 
 
-def encode_data_header(file_id: int, incarnation: Incarnation) -> bytes:
+def encode_data_header(header: DataHeader) -> bytes:
     """Encode the first block of a data file."""
-    return _close_header(_encode_head(DATA_MAGIC, file_id, incarnation))
+    return _close_header(_encode_head(DATA_MAGIC, header))
 
 
-def parse_data_header(block: bytes) -> tuple[int, Incarnation] | None:
-    """File id and incarnation of a data file; None if the block is damaged.
+def parse_data_header(block: bytes) -> DataHeader | None:
+    """Read the first block of a data file; None if it is damaged.
 
     Raises:
         EntryLogFormatError: intact, but of a version or block size not known here.
@@ -175,7 +196,7 @@ def cut_entries(data: bytes, rows: Sequence[IndexRow]) -> list[tuple[EntryId, me
     unpack, value = _ENTRY_HEAD.unpack_from, google_crc32c.value
     end_max = len(data)
     entries = []
-    for ledger_id, entry_id, length, offset, crc in rows:
+    for ledger_id, entry_id, length, offset, crc, _ in rows:
         start = offset - base
         end = start + length
         if not 0 <= start <= end - _ENTRY_HEAD.size <= end <= end_max:
@@ -248,8 +269,8 @@ def unpack_entry_id(view: memoryview, position: int) -> int:
 
 def encode_index_header(header: IndexHeader) -> bytes:
     """Encode the first block of an index."""
-    file_id, incarnation, *counts = header
-    head = _encode_head(INDEX_MAGIC, file_id, incarnation)
+    file_id, incarnation, *counts, version = header
+    head = _encode_head(INDEX_MAGIC, DataHeader(file_id, incarnation, version))
     return _close_header(head + _COUNTS.pack(*counts))
 
 
@@ -260,7 +281,13 @@ def parse_index_header(block: bytes) -> IndexHeader | None:
         EntryLogFormatError: intact, but of a version or block size not known here.
     """
     head = _parse_head(block, INDEX_MAGIC)
-    return None if head is None else IndexHeader(*head, *_COUNTS.unpack_from(block, _HEAD.size))
+    if head is None:
+        return None
+    data_bytes, row_count, ledger_count, blocks_crc = _COUNTS.unpack_from(block, _HEAD.size)
+    return IndexHeader(
+        head.file_id, head.incarnation, data_bytes, row_count, ledger_count, blocks_crc,
+        head.version,
+    )  # fmt: skip
 
 
 def header_crc(block: bytes) -> int:
@@ -268,8 +295,9 @@ def header_crc(block: bytes) -> int:
     return int(_U32.unpack_from(block, _BODY_BYTES)[0])
 
 
-def _encode_head(magic: bytes, file_id: int, incarnation: Incarnation) -> bytes:
-    return _HEAD.pack(magic, VERSION, 0, BLOCK_BYTES, file_id, bytes.fromhex(incarnation))
+def _encode_head(magic: bytes, header: DataHeader) -> bytes:
+    file_id, incarnation, version = header
+    return _HEAD.pack(magic, version, 0, BLOCK_BYTES, file_id, bytes.fromhex(incarnation))
 
 
 def _close_header(head: bytes) -> bytes:
@@ -277,12 +305,13 @@ def _close_header(head: bytes) -> bytes:
     return block + _U32.pack(google_crc32c.value(block))
 
 
-def _parse_head(block: bytes, wanted: bytes) -> tuple[int, Incarnation] | None:
+def _parse_head(block: bytes, wanted: bytes) -> DataHeader | None:
     if len(block) != BLOCK_BYTES:
         return None
     magic, version, flags, block_bytes, file_id, incarnation = _HEAD.unpack_from(block)
     if magic != wanted or google_crc32c.value(block[:_BODY_BYTES]) != header_crc(block):
         return None
-    if version != VERSION or flags or block_bytes != BLOCK_BYTES:
+    is_known = VERSION <= version <= VERSION_ENVELOPES
+    if not is_known or flags or block_bytes != BLOCK_BYTES:
         raise EntryLogFormatError(f"{wanted!r} {file_id}: version {version}, flags {flags:#x}")
-    return file_id, Incarnation(incarnation.hex())
+    return DataHeader(file_id, Incarnation(incarnation.hex()), version)
