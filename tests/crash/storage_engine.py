@@ -103,12 +103,13 @@ class StorageEngine:
         def identity_of(ledger_id: LedgerId, entry_id: EntryId) -> int | None:
             return self.storage.entry_log.identity_of(ledger_id, entry_id)
 
-        self.core = BookieCore(INCARNATION, identity_of=identity_of)
+        self._identity_of = identity_of
+        self.core = self._open_core()
         self.storage = Storage(
             LAYOUT, disk, self.core, on_poisoned=_raise, on_durable=_nothing,
             make_journal=lambda writer, on_poisoned: PlainJournal(writer),
             now_unix_us=lambda: 0, journal_file_bytes=FILE_BYTES,
-            first_journal_file_bytes=FILE_BYTES // 2,
+            first_journal_file_bytes=FILE_BYTES // 2, **self._choose_formats(),
         )  # fmt: skip
         self.storage.replay()
         self.core.validate()
@@ -117,14 +118,28 @@ class StorageEngine:
         self._damages = [str(d) for d in damages if d.kind is not harmless]
         self._damages += self.storage.lost_files
 
+    def _open_core(self) -> BookieCore:
+        return BookieCore(INCARNATION, identity_of=self._identity_of)
+
+    def _choose_formats(self) -> dict[str, Any]:
+        """What the storage is told of the disks' format."""
+        return {}
+
+    def _call(self, add: Addition) -> Add:
+        """The row that asks for an addition."""
+        return Add(add.ledger_id, add.entry_id, add.lac, add.body, add.is_recovery)
+
     # --- Requests --------------------------------------------------------------------------------
 
     def add(self, adds: Sequence[Addition]) -> None:
+        calls = [self._call(add) for add in adds]
         rows = [
-            AddRow(x.ledger_id, x.entry_id, x.lac, read_entry_info(x.body).crc, x.is_recovery, True)
-            for x in adds
-        ]
-        calls = [Add(x.ledger_id, x.entry_id, x.lac, x.body, x.is_recovery) for x in adds]
+            AddRow(
+                x.ledger_id, x.entry_id, x.lac, read_entry_info(x.body).crc, x.is_recovery, True,
+                bool(call.envelope),
+            )
+            for x, call in zip(adds, calls, strict=True)
+        ]  # fmt: skip
         request = self._open()
         self.core.on_adds(request, INCARNATION, rows)
         self._drain(calls, [x.body for x in adds])

@@ -20,7 +20,9 @@ from duramen.core.status import BookieStatus
 from duramen.ids import EntryId, LedgerId
 from duramen.limits import READ_BYTES_MAX
 from duramen.wire.bookie_calls import ReadRange
+from duramen.wire.envelope import encode_content
 from tests.crash.disk import Disk
+from tests.crash.envelope_engine import EnvelopeEngine, envelope_of
 from tests.crash.promises import Key, ledger, make_addition
 from tests.crash.storage_engine import INCARNATION, StorageEngine
 from tests.tiers import sized
@@ -29,10 +31,10 @@ FLIP_COUNT = os.environ.get("DURAMEN_BIT_FLIPS", str(sized(fast=150, gate=1_500,
 SETTLED, HOT, SEALED = ledger(7, 3), ledger(8, 1), ledger(9, 2)
 
 
-def prepare() -> tuple[Disk, dict[Key, bytes]]:
+def prepare(open_engine: type[StorageEngine]) -> tuple[Disk, dict[Key, bytes]]:
     """A stopped bookie's disk, and what it acknowledged."""
     disk = Disk(random.Random(1))
-    engine = StorageEngine(disk)
+    engine = open_engine(disk)
     kept: dict[Key, bytes] = {}
 
     def add(ledger_id: LedgerId, entry_count: int, size_bytes: int) -> None:
@@ -49,9 +51,8 @@ def prepare() -> tuple[Disk, dict[Key, bytes]]:
     return disk, kept
 
 
-def judge(disk: Disk, kept: dict[Key, bytes]) -> list[str]:
+def judge(engine: StorageEngine, kept: dict[Key, bytes]) -> list[str]:
     """What the bookie says that it may not, and what became of the kept entries."""
-    engine = StorageEngine(disk)
     fates: list[str] = []
     for (ledger_id, entry_id), body in kept.items():
         status, found = _read(engine, ledger_id, entry_id)
@@ -59,6 +60,11 @@ def judge(disk: Disk, kept: dict[Key, bytes]) -> list[str]:
             raise AssertionError(f"entry {entry_id} of {ledger_id} is served with other bytes")
         assert found is not None or status is BookieStatus.UNKNOWN, (ledger_id, entry_id, status)
         fates.append(status.name)
+        if isinstance(engine, EnvelopeEngine) and found is not None:
+            own = encode_content(envelope_of((ledger_id, entry_id), body))
+            content = engine.find_content((ledger_id, entry_id))
+            assert content in (None, own), "V11: another's envelope"
+            fates.append("own envelope" if content else "no envelope")
     for ledger_id in (SETTLED, HOT, SEALED):
         status, found = _read(engine, ledger_id, EntryId(40))
         assert found is None and status is not BookieStatus.OK, "nobody added this"
@@ -110,18 +116,23 @@ def pick_flips(disk: Disk, rng: random.Random) -> list[tuple[str, int]]:
 
 
 @pytest.mark.timeout(36_000 if FLIP_COUNT == "all" else 300 + int(FLIP_COUNT) // 20)
-def test_no_flipped_bit_makes_a_bookie_lie(capsys: pytest.CaptureFixture[str]) -> None:
-    disk, kept = prepare()
+@pytest.mark.parametrize("open_engine", [StorageEngine, EnvelopeEngine])
+def test_no_flipped_bit_makes_a_bookie_lie(
+    open_engine: type[StorageEngine], capsys: pytest.CaptureFixture[str]
+) -> None:
+    disk, kept = prepare(open_engine)
     fates: Counter[str] = Counter()
     flips = pick_flips(disk, random.Random(5))
     for path, bit in flips:
         flipped = disk.copy()
         flipped.flip_bit(path, bit)
         try:
-            fates.update(judge(flipped, kept))
+            fates.update(judge(open_engine(flipped), kept))
         except Exception as error:
             raise AssertionError(f"bit {bit} of {path}: {error!r}") from error
     with capsys.disabled():
         print(f"\nbit flips: {len(flips):,}, answers afterwards: {dict(fates)}")
     assert fates["UNKNOWN"], "no flip hurt anything: nothing was proved"
     assert fates["OK"] > fates["UNKNOWN"]
+    if open_engine is EnvelopeEngine:
+        assert fates["own envelope"] > fates["no envelope"] > 0

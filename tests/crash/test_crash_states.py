@@ -15,11 +15,14 @@ from collections.abc import Sequence
 
 import pytest
 
+from duramen.core.bookie import BookieCore
 from duramen.ids import EntryId
 from duramen.wire.disk.journal_format import RecordKind
 from duramen_bookie.journal.findings import ReplayedRecord
 from duramen_bookie.journal.writer import JournalPoisoned
+from duramen_bookie.upkeep.transfer import Source, Transfer
 from tests.crash.disk import Disk, ModelFile
+from tests.crash.envelope_engine import EnvelopeEngine
 from tests.crash.explorer import Explorer, Figures, share_out
 from tests.crash.journal_engine import DIRECTORY, JournalEngine
 from tests.crash.promises import Addition, View, ledger
@@ -29,11 +32,14 @@ from tests.crash.workloads import (
     ALWAYS,
     COMPACTING,
     SETTLING,
+    WITH_ENVELOPES,
     drops,
     failing_sync,
     metadata_only_checkpoint,
     seals_alone,
+    settling,
     small_commits,
+    stored_again,
 )
 from tests.tiers import sized
 
@@ -45,6 +51,7 @@ STATE_COUNT = int(os.environ.get("DURAMEN_CRASH_STATES", sized(fast=200, gate=6_
 CASES: list[tuple[OpenEngine, Workload]] = [
     *[(JournalEngine, workload) for workload in ALWAYS + SETTLING],
     *[(StorageEngine, workload) for workload in ALWAYS + SETTLING + COMPACTING],
+    *[(EnvelopeEngine, workload) for workload in WITH_ENVELOPES],
 ]
 JUDGED: dict[str, Figures] = {}
 
@@ -188,6 +195,41 @@ class Timid(JournalEngine):
         assert not self._places, "DIRTY"
 
 
+class Bare(EnvelopeEngine):
+    """Settles entries without their envelopes."""
+
+    def _carry_out(self, transfer: Transfer) -> None:
+        transfer._source = strip_envelopes(transfer._source)
+        super()._carry_out(transfer)
+
+
+def strip_envelopes(source: Source) -> Source:
+    for ledger_id, entry_id, record in source:
+        bare = record and record._replace(kind=RecordKind.ADD, envelope=b"")
+        yield ledger_id, entry_id, bare
+
+
+class Later(EnvelopeEngine):
+    """V5: the cookies come after the first record."""
+
+    def _write_format(self) -> None:
+        self._is_late = True
+
+    def add(self, adds: Sequence[Addition]) -> None:
+        super().add(adds)
+        if self._is_late:
+            super()._write_format()
+
+
+class Lacless(EnvelopeEngine):
+    """V2: what is here is OK at once, without its LAC."""
+
+    def _open_core(self) -> BookieCore:
+        core = super()._open_core()
+        core._owes_lac = lambda add: False  # type: ignore[method-assign]
+        return core
+
+
 @pytest.mark.parametrize(
     ("engine", "disk", "workload", "fault"),
     [
@@ -203,10 +245,13 @@ class Timid(JournalEngine):
         (Hasty, Disk, metadata_only_checkpoint, "acknowledged and is lost"),
         (Skipping, Disk, metadata_only_checkpoint, "is sealed to 0, not 3"),
         (Timid, Disk, small_commits, "does not start"),
+        (Bare, Disk, settling, "has no envelope"),
+        (Later, Disk, small_commits, "under an old cookie"),
+        (Lacless, Disk, stored_again, "the LAC of"),
     ],
 )
 def test_a_broken_promise_is_seen(
-    engine: type[JournalEngine], disk: type[Disk], workload: Workload, fault: str
+    engine: OpenEngine, disk: type[Disk], workload: Workload, fault: str
 ) -> None:
     with pytest.raises(Faulty, match=fault):
         Explorer(workload, lambda: disk(random.Random(1)), engine).run(8)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import errno
 from functools import partial
 
+from duramen.ids import EntryId
 from tests.crash.promises import ledger, make_addition
 from tests.crash.runs import Run, Stop, Workload
 
@@ -242,6 +243,24 @@ def compacting(run: Run) -> None:
     run.compact()
 
 
+def stored_again(run: Run) -> None:
+    """Entries that are here, hot or settled, are stored again with LACs that rise: OK to the owner
+    promises those, too (V2)."""
+    run.start()
+    entries = [make_addition(FIRST, entry, 700, lac=-1) for entry in (6, 7, 8)]
+    run.add_all(entries)
+    for lac in range(3):
+        run.add_all(entry._replace(lac=EntryId(lac)) for entry in entries)
+        if lac == 1:
+            run.settle()
+            run.idle()
+    run.restart(Stop.POWER)
+    run.add_all([entries[0]._replace(lac=EntryId(4)), make_addition(FIRST, 9, 500, lac=3)])
+    run.restart(Stop.KILL)
+    run.add_all([entries[1]._replace(lac=EntryId(5))])
+    run.seal(7, 3)
+
+
 ALWAYS: tuple[Workload, ...] = (
     small_commits, large_commits, rolling_files, many_starts, lost_and_sent_again, seals_alone,
     write_back_of_recovery, drops, failing_sync, failing_write,
@@ -255,3 +274,9 @@ SETTLING: tuple[Workload, ...] = (
 
 COMPACTING: tuple[Workload, ...] = (compacting,)
 """For engines with an entry log."""
+
+WITH_ENVELOPES: tuple[Workload, ...] = (
+    small_commits, lost_and_sent_again, write_back_of_recovery, failing_sync, settling,
+    settling_and_starts, compacting, stored_again,
+)  # fmt: skip
+"""For engines that keep envelopes."""

@@ -344,6 +344,8 @@ class Directories:
             assert cookie is not None, directory.path
             if cookie.format < NEWEST_FORMAT:
                 directory.write_cookie(dataclasses.replace(cookie, format=NEWEST_FORMAT))
+            else:  # a process that was killed may have left its name in the page cache only
+                _sync_directory(directory.path)
 
     def is_dirty(self) -> bool:
         """Whether the last process here did not stop cleanly."""
