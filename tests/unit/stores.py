@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import google_crc32c
+
 from duramen.core.segment import Totals
 from duramen.ids import EntryId, Epoch, Incarnation, LedgerId, LogId, NodeNumber, ledger_of
 from duramen.wire.disk.journal_format import JournalRecord, RecordKind, encode_commit, seed_of
 from duramen.wire.entry import check_entry, encode_entry
-from duramen.wire.envelope import Envelope, encode_content, encode_envelope
+from duramen.wire.envelope import Envelope, content_of, encode_content, encode_envelope
 
 INCARNATION = Incarnation("0123456789abcdef0123456789abcdef")
 SEED = seed_of(INCARNATION)
@@ -67,3 +69,12 @@ def encode(records: Sequence[JournalRecord], *, seed: int = SEED) -> bytes:
         records, file_id=FILE_ID, offset=OFFSET, commit=7, previous_crc=5, seed=seed
     )
     return b"".join(encoded.buffers)
+
+
+def with_version(record: JournalRecord, version: int) -> JournalRecord:
+    """The record with an intact envelope of another version."""
+    identity = record.body[4:8]
+    bound = LEDGER.to_bytes(8, "little") + record.entry_id.to_bytes(4, "little") + identity
+    changed = bytes([version]) + content_of(record.envelope)[1:] + b"more"
+    crc: int = google_crc32c.value(bound + changed)
+    return record._replace(envelope=changed + crc.to_bytes(4, "little"))

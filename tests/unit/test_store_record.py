@@ -13,17 +13,14 @@ import pytest
 from duramen.wire.disk.journal_format import (
     HEADER_BYTES,
     JournalFormatError,
-    JournalRecord,
     RecordHeader,
     RecordKind,
     parse_header,
 )
 from duramen.wire.disk.store_record import TakenRecord, take_record
-from duramen.wire.envelope import content_of
 from tests.golden import read_golden
 from tests.unit.stores import (
     FILE_ID,
-    LEDGER,
     OFFSET,
     OTHER,
     PLAIN,
@@ -34,6 +31,7 @@ from tests.unit.stores import (
     entry_bytes,
     spell,
     store,
+    with_version,
 )
 
 
@@ -125,15 +123,6 @@ def test_the_envelope_of_another_body_of_the_same_entry_is_none() -> None:
     other = entry_bytes(2, b"another batch")
     taken = take(encode([first._replace(envelope=spell(OTHER, other))]))
     assert taken is not None and not taken.record.envelope
-
-
-def with_version(record: JournalRecord, version: int) -> JournalRecord:
-    """The record with an intact envelope of another version."""
-    identity = record.body[4:8]
-    bound = LEDGER.to_bytes(8, "little") + record.entry_id.to_bytes(4, "little") + identity
-    changed = bytes([version]) + content_of(record.envelope)[1:] + b"more"
-    crc: int = google_crc32c.value(bound + changed)
-    return record._replace(envelope=changed + crc.to_bytes(4, "little"))
 
 
 @pytest.mark.parametrize("version", [0, 2, 255])
