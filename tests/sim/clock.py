@@ -210,7 +210,7 @@ def _list_bindings(world: World, seed: int) -> list[_Binding]:
         _Binding(reaching, "_QUESTION", question),
         *(
             _Binding(handlers, f"parse_{rows}", _keep)
-            for rows in ("adds", "reads", "seals", "lacs")
+            for rows in ("any_adds", "reads", "seals", "lacs")
         ),
         *(_Binding(handlers, f"pack_{rows}", _keep) for rows in ("statuses", "read_answers")),
         _Binding(handlers, "pack_marks", _keep_rows),

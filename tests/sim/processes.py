@@ -35,7 +35,7 @@ from duramen.runtime.stores.metadata_store import MetadataStore, SessionState
 from duramen.units import MS, SECOND
 from duramen.wire.bookie_calls import Add, ServiceClass
 from duramen.wire.disk.checkpoint_format import Checkpoint
-from duramen.wire.disk.journal_format import JournalRecord, RecordKind
+from duramen.wire.disk.journal_format import JournalRecord
 from duramen_bookie.checkpoint import write_checkpoint
 from duramen_bookie.entry_log.index_file import IndexDamaged
 from duramen_bookie.journal.recycling import NoSpaceError
@@ -335,14 +335,14 @@ class BookieNode(Node):
     def report_durable(self, records: Sequence[JournalRecord]) -> None:
         """The disk has synced these records."""
         for record in records:
-            if record.kind is RecordKind.ADD:
+            if record.kind.holds_entry:
                 crc = int.from_bytes(record.body[4:8], "little")
                 self.judge.on_durable(self.member, record.ledger_id, record.entry_id, crc)
 
     def report_vouched(self, records: Sequence[JournalRecord]) -> None:
         """The core knows that these records are durable."""
         for record in records:
-            if record.kind is RecordKind.ADD:
+            if record.kind.holds_entry:
                 self.judge.on_vouched(self.member, record.ledger_id, record.entry_id)
 
     # --- Upkeep (as `upkeep.settling`, `compaction` and `deletion`) ------------------------------

@@ -154,7 +154,7 @@ class StagedFaults:
         is_any = world.chance(0.5)
 
         def is_wanted(header: RecordHeader) -> bool:
-            return header.kind is RecordKind.ADD and (is_any or log_of(header.ledger_id) == log_id)
+            return header.kind.holds_entry and (is_any or log_of(header.ledger_id) == log_id)
 
         record = _find_last(victim, is_wanted)
         parties = None if record is None else self._find_parties(log_of(record.header.ledger_id))

@@ -17,7 +17,7 @@ from duramen.core.bookie import BookieCore
 from duramen.ids import EntryId, Epoch, LedgerId, LogId
 from duramen.limits import JOURNAL_QUEUE_BYTES_MAX
 from duramen.units import MS, SECOND
-from duramen.wire.disk.journal_format import JournalRecord, Location, RecordKind, record_bytes
+from duramen.wire.disk.journal_format import JournalRecord, Location
 from duramen_bookie.journal.findings import ReplayedRecord
 from duramen_bookie.journal.group_commit import SPACE_RETRY_S, Journal, JournalStatistics
 from duramen_bookie.journal.recycling import NoSpaceError
@@ -69,7 +69,7 @@ class SimJournal:
     ) -> bool:
         if self.writer.is_poisoned:
             raise JournalPoisoned("an earlier write or sync failed")
-        size = sum([record_bytes(len(record.body)) for record in records])
+        size = sum([record.size_bytes for record in records])
         self._waiting_bytes += size
         self._queue.append(_Append(records, size, done))
         if not self.batch:
@@ -220,7 +220,7 @@ class SimStorage(Storage):
 
     def _on_record(self, item: ReplayedRecord) -> None:
         super()._on_record(item)
-        if item.header.kind is RecordKind.ADD:
+        if item.header.kind.holds_entry:
             crc = int.from_bytes(item.body[4:8], "little")
             self._bookie.replayed.append((item.header.ledger_id, item.header.entry_id, crc))
 
