@@ -24,6 +24,7 @@ from tests.component.bookie_world import (
     LEDGER,
     OK,
     PATHS,
+    SEAL,
     Bookie,
     add,
     bodies,
@@ -193,6 +194,8 @@ def test_what_nobody_could_store_changes_no_cookie(tmp_path: Path) -> None:
             assert await bookie.add(bad, cut) == invalid, "V11: another entry's"
             other = [BookieStatus.WRONG_INCARNATION]
             assert await bookie.add(good, life="f" * 32) == other  # type: ignore[arg-type]
+            await bookie.seal(SEAL)
+            assert await bookie.add(good) == [BookieStatus.SEALED]
         assert set(cookie_formats(tmp_path)) == {2}
 
     run(scenario)

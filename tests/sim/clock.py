@@ -26,7 +26,7 @@ from duramen.runtime.reading import bookies, cold_reads, log_reader, tail
 from duramen.runtime.sequencer import bookie_lanes, history, log_driver, node_watch
 from duramen.units import SECOND
 from duramen.wire import bookie_calls
-from duramen_bookie import handlers, identity, storage
+from duramen_bookie import admission, handlers, identity, storage
 from duramen_bookie.repair import inventory, pulling
 from duramen_bookie.upkeep import repair_queue
 from duramen_readproxy.following import feed, record_reader, streams
@@ -214,7 +214,7 @@ def _list_bindings(world: World, seed: int) -> list[_Binding]:
         ),
         *(_Binding(handlers, f"pack_{rows}", _keep) for rows in ("statuses", "read_answers")),
         _Binding(handlers, "pack_marks", _keep_rows),
-        _Binding(handlers, "check_entry", known_bytes.know_entry),
+        _Binding(admission, "check_entry", known_bytes.know_entry),
         _Binding(handlers, "_read_clock_us", now_us),
         _Binding(handlers, "ThreadPoolExecutor", _make_nothing),
         *(_Binding(handlers, name, _make_nothing) for name in ("show_classes", "show_polls")),
