@@ -201,7 +201,7 @@ def test_what_nobody_could_store_changes_no_cookie(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_a_sealed_epoch_is_told_also_while_the_cookies_wait(tmp_path: Path) -> None:
+def test_what_is_here_waits_for_no_cookie_unless_its_lac_needs_a_record(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as bookie:
             assert await bookie.add(add(2)) == [OK]
