@@ -132,6 +132,26 @@ class EntryRanges:
             for index in range(start, end)
         ]
 
+    def cut(
+        self, first: int, last: int, range_count_max: int
+    ) -> tuple[tuple[EntryId, EntryId], ...]:
+        """As `within`, of the lowest `range_count_max` ranges alone."""
+        start = bisect_left(self._lasts, first)
+        end = min(bisect_right(self._firsts, last, lo=start), start + range_count_max)
+        return tuple(
+            [
+                (EntryId(max(self._firsts[index], first)), EntryId(min(self._lasts[index], last)))
+                for index in range(start, end)
+            ]
+        )
+
+    def next_number(self, number: int) -> EntryId:
+        """The lowest number from `number` on that is in it, or NOTHING."""
+        index = bisect_left(self._lasts, number)
+        if index == len(self._lasts):
+            return NOTHING
+        return EntryId(max(self._firsts[index], number))
+
     def last(self) -> EntryId:
         """The highest number, or NOTHING."""
         return EntryId(self._lasts[-1]) if self._lasts else NOTHING

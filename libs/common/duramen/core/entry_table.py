@@ -105,6 +105,20 @@ class EntryTable:
         other._columns = tuple([column[:] for column in self._columns])
         return other
 
+    def cut(self, first: int, last: int, count_max: int) -> EntryTable:
+        """The same entries and numbers from `first` to `last`, the lowest `count_max`, apart."""
+        start = bisect_left(self._ids, first)
+        end = min(bisect_right(self._ids, last, lo=start), start + count_max)
+        other = EntryTable("")
+        other._ids = self._ids[start:end]
+        other._columns = tuple([column[start:end] for column in self._columns])
+        return other
+
+    def next_id(self, number: int) -> EntryId:
+        """The lowest entry from `number` on, or NOTHING."""
+        index = bisect_left(self._ids, number)
+        return EntryId(self._ids[index]) if index < len(self._ids) else NOTHING
+
     def rows(self) -> Iterator[tuple[int, ...]]:
         """Every entry with its numbers, ascending."""
         return zip(self._ids, *self._columns, strict=True)

@@ -107,6 +107,20 @@ class ReadRow(Protocol):
     def headers_only(self) -> bool: ...
 
 
+class FilteredRow(Protocol):
+    """A range of a flexible segment (`wire.flexible.filtered_reads.FilteredRange`)."""
+
+    @property
+    def wanted(self) -> ReadRow: ...
+    @property
+    def bound(self) -> EntryId:
+        """Up to here entries may be shown, whatever the bookie was told (R30)."""
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether nothing may be said of what is above that and the LAC."""
+
+
 # --- Effects -------------------------------------------------------------------------------------
 
 
@@ -166,6 +180,39 @@ class ReadPlan(NamedTuple):
     entry_count: int
     bytes_max: int
     headers_only: bool
+
+
+Ranges = tuple[tuple[EntryId, EntryId], ...]
+"""Closed ranges of entries, ascending."""
+
+
+class RangePlan(NamedTuple):
+    """The answer to a range of a flexible segment but for envelopes and bytes.
+
+    It has hot or settled entries, not both. With another status than OK nothing is looked at.
+    """
+
+    status: BookieStatus
+    lac: EntryId
+    highest: EntryId
+    is_sealed: bool
+    ledger_id: LedgerId
+    first: EntryId
+    end: int
+    """The first entry that is not looked at; 0xFFFF_FFFF is behind the last that can be."""
+    hot: EntryTable
+    """Entries that the journal has, with their identities."""
+    settled: Ranges
+    """Entries that the entry log has."""
+    unvouched: Ranges
+    """Entries that were here and cannot be read."""
+    is_doubtful: bool
+    """No absence is vouched for: whatever is not here stands for what may have been."""
+
+    @property
+    def met_count(self) -> int:
+        """Entries or ranges of them that it holds: what it costs to carry it."""
+        return len(self.hot) + len(self.settled)
 
 
 class Persist(NamedTuple):
