@@ -26,6 +26,7 @@ from duramen.core.bookie.bookie_state import (
     Persist,
     ReadEntries,
     ReadPlan,
+    ReadRanges,
     Record,
     ReplyMarks,
     ReplyStatuses,
@@ -280,6 +281,8 @@ class StageBookie:
                 self.timers[request] = now_us + 1000 * wait_ms
             case CheckSegment(ledger_id):
                 self.questions.append(ledger_id)
+            case ReadRanges():
+                raise AssertionError("no actor reads flexible segments")
             case _:
                 assert_never(effect)
 

@@ -143,6 +143,11 @@ def _keep_rows(_magic: bytes, rows: T) -> T:
     return rows
 
 
+def _read_version(_frame: object) -> int:
+    """Of a frame that is an object: striped segments alone are read."""
+    return 1
+
+
 def _make_nothing(*_: object) -> None:
     """No thread, no metric."""
 
@@ -215,6 +220,7 @@ def _list_bindings(world: World, seed: int) -> list[_Binding]:
         *(_Binding(handlers, f"pack_{rows}", _keep) for rows in ("statuses", "read_answers")),
         _Binding(handlers, "pack_marks", _keep_rows),
         _Binding(admission, "check_entry", known_bytes.know_entry),
+        _Binding(handlers, "frame_version", _read_version),
         _Binding(handlers, "_read_clock_us", now_us),
         _Binding(handlers, "ThreadPoolExecutor", _make_nothing),
         *(_Binding(handlers, name, _make_nothing) for name in ("show_classes", "show_polls")),

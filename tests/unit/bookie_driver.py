@@ -15,8 +15,10 @@ from duramen.core.bookie.bookie_state import (
     CheckSegment,
     MarksAnswer,
     Persist,
+    RangePlan,
     ReadEntries,
     ReadPlan,
+    ReadRanges,
     ReplyMarks,
     ReplyStatuses,
     RequestId,
@@ -25,6 +27,7 @@ from duramen.core.bookie.bookie_state import (
 from duramen.core.status import BookieStatus
 from duramen.ids import NOTHING, EntryId, Epoch, Incarnation, LedgerId, LogId, ledger_of
 from duramen.wire.bookie_calls import LacUpdate, ReadRange, Seal
+from duramen.wire.flexible.filtered_reads import FilteredRange
 
 LIFE = Incarnation("a" * 32)
 OTHER_LIFE = Incarnation("b" * 32)
@@ -34,7 +37,7 @@ NEXT_LEDGER = ledger_of(LOG, Epoch(4))
 
 OK = BookieStatus.OK
 
-Answer = list[BookieStatus] | list[MarksAnswer] | list[ReadPlan]
+Answer = list[BookieStatus] | list[MarksAnswer] | list[ReadPlan] | list[RangePlan]
 
 
 class Driver:
@@ -63,6 +66,11 @@ class Driver:
 
     def read(self, *rows: ReadRange, life: Incarnation = LIFE) -> int:
         self.core.on_reads(self._request(), life, rows)
+        return self.drain()
+
+    def look(self, *rows: FilteredRange, life: Incarnation = LIFE) -> int:
+        """A read of a flexible segment."""
+        self.core.on_filtered_reads(self._request(), life, rows)
         return self.drain()
 
     def drop(self, epoch: int, *, below: bool = False) -> None:
@@ -100,6 +108,8 @@ class Driver:
                     self._answer(request, list(marks))
                 case ReadEntries(request=request, plans=plans):
                     self._answer(request, list(plans))
+                case ReadRanges(request=request, plans=ranges):
+                    self._answer(request, list(ranges))
                 case StartTimer(request=request):
                     self.timers.append(request)
                 case CheckSegment(ledger_id=ledger_id):
@@ -115,6 +125,11 @@ class Driver:
     def plan(self, request: int) -> ReadPlan:
         (plan,) = self.answers[request]
         assert isinstance(plan, ReadPlan)
+        return plan
+
+    def range(self, request: int) -> RangePlan:
+        (plan,) = self.answers[request]
+        assert isinstance(plan, RangePlan)
         return plan
 
     def mark(self, request: int) -> MarksAnswer:

@@ -5,7 +5,8 @@ per row but checking and encoding it. The outbox is drained after every event. B
 frame are refused (400) and touch nothing; what finds its class of service full is refused with
 advice when to ask again (`admission`): rows of adds and of reads as OVERLOADED, requests as 503.
 
-    POST /b/add  /b/read  /b/seal  /b/lac      frames of `wire.bookie_calls`
+    POST /b/add  /b/read  /b/seal  /b/lac      frames of `wire.bookie_calls`, reads of version 2 of
+                                               `wire.flexible`, their answers of `reads`
     POST /b/inventory  /b/pull                 frames of `wire.repair_calls`, served by `repair`
 
 Short tail reads are made on the event loop, all others in the threads of their class.
@@ -30,7 +31,7 @@ from duramen.core.bookie.bookie_state import (
     MarksAnswer,
     Persist,
     ReadEntries,
-    ReadPlan,
+    ReadRanges,
     ReplyMarks,
     ReplyStatuses,
     RequestId,
@@ -45,7 +46,6 @@ from duramen.units import SECOND
 from duramen.wire.bookie_calls import (
     Add,
     Marks,
-    ReadAnswer,
     ReadRange,
     Seal,
     ServiceClass,
@@ -58,7 +58,13 @@ from duramen.wire.bookie_calls import (
     parse_seals,
 )
 from duramen.wire.disk.journal_format import record_bytes
-from duramen.wire.frame import FrameError
+from duramen.wire.flexible.filtered_answers import pack_filtered_answers
+from duramen.wire.flexible.filtered_reads import (
+    READ_VERSION_FILTERED,
+    FilteredRange,
+    parse_filtered_reads,
+)
+from duramen.wire.frame import FrameError, frame_version
 from duramen_bookie.admission import (
     CLASS_LIMITS,
     AdmissionControl,
@@ -77,18 +83,17 @@ from duramen_bookie.metrics import (
     show_classes,
     show_polls,
 )
+from duramen_bookie.reads.range_reads import RangeJob
+from duramen_bookie.reads.read_jobs import PlainJob, ReadJob, ReadOutcome
 from duramen_bookie.upkeep.formats import FirstEnvelope
 
 if TYPE_CHECKING:
-    from duramen_bookie.storage import PlannedRead, ReadResult, Storage
+    from duramen_bookie.storage import Storage
 
 _FRAME: Final = "application/octet-stream"
 _TEXT: Final = "text/plain; charset=utf-8"
 _PROOFS_RUNNING_MAX: Final = 64
 """Logs whose nodes may be read for seals at once."""
-
-_PLACE_BYTES: Final = 256
-"""One place of an entry in memory: two tuples and their numbers."""
 
 
 class StoppingError(Exception):
@@ -98,11 +103,15 @@ class StoppingError(Exception):
 class _Pending:
     """A request that the core has not answered yet, and what it holds meanwhile."""
 
-    __slots__ = ("future", "is_append", "is_early", "permit", "request", "since_us", "timer")
+    __slots__ = (
+        "filtered", "future", "is_append", "is_early", "permit", "request", "since_us", "timer",
+    )  # fmt: skip
 
     def __init__(self, request: RequestId, permit: Permit | None) -> None:
         self.request = request
         self.permit = permit
+        self.filtered: Sequence[FilteredRange] = ()
+        """What is asked of flexible segments."""
         self.since_us = _read_clock_us()
         self.is_append = False
         """Whether entries of a client wait for the journal."""
@@ -112,12 +121,11 @@ class _Pending:
         self.timer: asyncio.TimerHandle | None = None
 
 
-class _ReadJob(NamedTuple):
+class _WaitingRead(NamedTuple):
     """A read that waits for a thread of its class."""
 
     request: RequestId
-    plans: Sequence[ReadPlan]
-    readings: Sequence[PlannedRead]
+    job: ReadJob
 
 
 def _ignore_damage(_ledger_id: LedgerId) -> None:
@@ -174,7 +182,7 @@ class DataPlane:
         self._read_next_epoch = read_next_epoch
         self._proof_count = 0
         self._proofs_running = 0
-        self._admission: AdmissionControl[_ReadJob] = AdmissionControl(limits)
+        self._admission: AdmissionControl[_WaitingRead] = AdmissionControl(limits)
         self._readers = ThreadPoolExecutor(self._admission.thread_count, "reader")
         self._numbers = itertools.count(1)
         self._pending: dict[RequestId, _Pending] = {}
@@ -353,13 +361,22 @@ class DataPlane:
         return pack_statuses(statuses)
 
     def _begin_read(self, body: bytes, peer: str) -> Awaitable[bytes]:
-        incarnation, reads = parse_reads(body)
+        if frame_version(body) == READ_VERSION_FILTERED:
+            incarnation, filtered = parse_filtered_reads(body)
+            reads = [one.wanted for one in filtered]
+            begin = partial(self._begin_reads, incarnation, reads, peer, filtered)
+        else:
+            incarnation, reads = parse_reads(body)
+            begin = partial(self._begin_reads, incarnation, reads, peer, None)
         seals = [(log_of(r.ledger_id), r.seal_epoch) for r in reads if r.seal_epoch > 0]
-        begin = partial(self._begin_reads, incarnation, reads, peer)
         return self._begin_proved(class_of_reads(reads), incarnation, seals, begin)
 
     def _begin_reads(
-        self, incarnation: Incarnation, reads: Sequence[ReadRange], peer: str
+        self,
+        incarnation: Incarnation,
+        reads: Sequence[ReadRange],
+        peer: str,
+        filtered: Sequence[FilteredRange] | None,
     ) -> Awaitable[bytes]:
         service = class_of_reads(reads)
         self._require_room(service, sum([read.seal_epoch > 0 for read in reads]), is_urgent=True)
@@ -368,11 +385,16 @@ class DataPlane:
             self._admission.take_poll(service) if is_poll else self._admission.take(service, peer)
         )
         pending = self._open_request(permit)
-        self._core.on_reads(pending.request, incarnation, reads)
+        if filtered is None:
+            self._core.on_reads(pending.request, incarnation, reads)
+        else:
+            pending.filtered = filtered
+            self._core.on_filtered_reads(pending.request, incarnation, filtered)
         self.drain()
+        pack = pack_read_answers if filtered is None else pack_filtered_answers
         if service is ServiceClass.REPAIR:
-            return self._wait_held_back(pending)
-        return self._wait(pending, pack_read_answers)
+            return self._wait_held_back(pending, pack)
+        return self._wait(pending, pack)
 
     def _begin_seal(self, body: bytes, peer: str) -> Awaitable[bytes]:
         incarnation, seals = parse_seals(body)
@@ -466,10 +488,10 @@ class DataPlane:
         finally:
             self._end_request(pending)
 
-    async def _wait_held_back(self, pending: _Pending) -> bytes:
+    async def _wait_held_back(self, pending: _Pending, pack: Callable[[Any], bytes]) -> bytes:
         """As `_wait`, of a read of repair; its room stays taken until repair may go on."""
         try:
-            answer = pack_read_answers(await pending.future)
+            answer = pack(await pending.future)
             await self._hold_back(len(answer))
             return answer
         finally:
@@ -504,6 +526,8 @@ class DataPlane:
                 self._reply(request, marks)
             case ReadEntries():
                 self._read_entries(effect)
+            case ReadRanges():
+                self._read_ranges(effect)
             case StartTimer(request=request, wait_ms=wait_ms):
                 loop = asyncio.get_running_loop()
                 pending = self._pending.get(request)
@@ -543,33 +567,43 @@ class DataPlane:
     # --- Reads -----------------------------------------------------------------------------------
 
     def _read_entries(self, effect: ReadEntries) -> None:
+        pending = self._find_reader(effect.request)
+        if pending is not None:
+            self._begin_job(pending, PlainJob(self._storage, effect.plans))
+
+    def _read_ranges(self, effect: ReadRanges) -> None:
+        pending = self._find_reader(effect.request)
+        if pending is not None:
+            self._begin_job(pending, RangeJob(self._storage, effect.plans, pending.filtered))
+
+    def _find_reader(self, request: RequestId) -> _Pending | None:
+        """Who waits for a read; None: it was given up, or the bookie stops."""
+        pending = self._pending.get(request)
+        return None if pending is None or pending.future.done() else pending
+
+    def _begin_job(self, pending: _Pending, job: ReadJob) -> None:
         """Read at once what is short and recent or nothing; the rest waits for its class."""
-        pending = self._pending.get(effect.request)
-        if pending is None or pending.future.done():
-            return  # given up, or the bookie stops
         permit = pending.permit
         assert permit is not None, "every read was admitted"
-        readings, is_short = self._storage.select(effect.plans)
-        is_tail_read = is_short and permit.service is ServiceClass.TAIL_READ
-        is_inline = is_tail_read or not any(plan.entry_count for plan in effect.plans)
-        job = _ReadJob(effect.request, effect.plans, readings)
-        answer_bytes = sum([reading.size_bytes for reading in readings])
+        is_tail_read = job.is_short and permit.service is ServiceClass.TAIL_READ
+        is_inline = is_tail_read or job.is_empty
+        waiting = _WaitingRead(pending.request, job)
         try:
             if is_inline:
-                self._admission.hold_answer(permit, answer_bytes)
+                self._admission.hold_answer(permit, job.answer_bytes)
             else:
                 self._admission.queue_read(
                     permit,
-                    job,
-                    queue_bytes=_PLACE_BYTES * sum([len(reading.places) for reading in readings]),
-                    answer_bytes=answer_bytes,
+                    waiting,
+                    queue_bytes=job.queue_bytes,
+                    answer_bytes=job.answer_bytes,
                     now_us=_read_clock_us(),
                 )
         except OverloadError as error:
-            self._refuse_read(error.service, job)
+            self._refuse_read(error.service, waiting)
             return
         if is_inline:
-            self._on_read(effect.request, self._storage.read(readings))
+            self._on_read(pending.request, job.read())
         else:
             self._begin_ready_reads()
 
@@ -578,16 +612,16 @@ class DataPlane:
         if self._stopped is not None:
             return
         loop = asyncio.get_running_loop()
-        for permit, job, waited_us, is_late in self._admission.take_ready(_read_clock_us()):
+        for permit, waiting, waited_us, is_late in self._admission.take_ready(_read_clock_us()):
             READ_WAIT_SECONDS.labels(permit.service.name.lower()).observe(waited_us / 1e6)
             if is_late:
-                self._refuse_read(permit.service, job)
+                self._refuse_read(permit.service, waiting)
                 continue
-            reading = loop.run_in_executor(self._readers, self._storage.read, job.readings)
-            reading.add_done_callback(partial(self._on_read_done, job.request, permit))
+            reading = loop.run_in_executor(self._readers, waiting.job.read)
+            reading.add_done_callback(partial(self._on_read_done, waiting.request, permit))
 
     def _on_read_done(
-        self, request: RequestId, permit: Permit, reading: asyncio.Future[ReadResult]
+        self, request: RequestId, permit: Permit, reading: asyncio.Future[ReadOutcome]
     ) -> None:
         if reading.cancelled():
             return  # the event loop ends
@@ -603,30 +637,23 @@ class DataPlane:
                 pending.future.set_exception(error)
         self._begin_ready_reads()
 
-    def _on_read(self, request: RequestId, result: ReadResult) -> None:
+    def _on_read(self, request: RequestId, result: ReadOutcome) -> None:
         for ledger_id, entry_id in result.unreadable:
             self._core.on_unreadable(ledger_id, entry_id)
             self.on_damage(ledger_id)
         self._reply(request, result.answers)
 
-    def _refuse_read(self, service: ServiceClass, job: _ReadJob) -> None:
+    def _refuse_read(self, service: ServiceClass, waiting: _WaitingRead) -> None:
         """OVERLOADED instead of entries; what the core knows of the ledgers is told."""
         _count_refusal(service)
-        answers = [
-            ReadAnswer(
-                BookieStatus.OVERLOADED if plan.entry_count else plan.status,
-                plan.lac, plan.highest, plan.is_sealed, [],
-            )
-            for plan in job.plans
-        ]  # fmt: skip
-        self._reply(job.request, answers)
+        self._reply(waiting.request, waiting.job.refuse())
 
     def _on_timer(self, request: RequestId) -> None:
         self._core.on_wait_over(request)
         self.drain()
 
 
-def _count_bytes(result: ReadResult) -> int:
+def _count_bytes(result: ReadOutcome) -> int:
     return sum([len(entry) for answer in result.answers for _, entry in answer.entries])
 
 

@@ -110,6 +110,11 @@ class EntryIndex:
             lambda number: NO_CONTENT if number == NO_CONTENT else new.put(old.get(number)),
         )
 
+    def cut(self, ledger_id: LedgerId, first: EntryId, last: EntryId) -> EntryTable:
+        """A copy of the places of a ledger from `first` to `last`: to be looked at on a thread."""
+        table = self._ledgers.get(ledger_id)
+        return EntryTable("IQI") if table is None else table.cut(first, last, last - first + 1)
+
     def copy_places(self) -> list[tuple[LedgerId, EntryTable]]:
         """Every ledger with a copy of its places, ascending: to be looked at on another thread."""
         return [(ledger_id, table.copy()) for ledger_id, table in sorted(self._ledgers.items())]

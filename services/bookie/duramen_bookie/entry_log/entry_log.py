@@ -277,6 +277,28 @@ class EntryLog:
             for file in files:
                 file.unpin()
 
+    def list_rows(
+        self, ledger_id: LedgerId, first: EntryId, count: int
+    ) -> tuple[list[IndexRow], ReadFault | None]:
+        """What the indexes say of entries first, first + 1, … up to `count`; no entry is read.
+
+        Blocks for the disk.
+
+        Returns:
+            One row at least, up to where another file goes on; or none and the fault, if it is not
+            known where `first` is.
+        """
+        files = self._pin_files(ledger_id)
+        try:
+            run = _find_run(files, ledger_id, first, count, _ANY_BYTES)
+            if run is not None:
+                return run[1], None
+            is_known = not any(other.is_index_damaged for other in files)
+            return [], ReadFault.UNREADABLE if is_known else ReadFault.INDEX
+        finally:
+            for file in files:
+                file.unpin()
+
     def identity_of(self, ledger_id: LedgerId, entry_id: EntryId) -> int | None:
         """The identity checksum of an entry; None if no index can say."""
         files = self._pin_files(ledger_id)

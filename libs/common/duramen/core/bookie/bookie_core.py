@@ -25,6 +25,7 @@ from duramen.core.bookie.bookie_state import (
     AddRow,
     BookieLogState,
     DropRecord,
+    FilteredRow,
     LacRecord,
     LacRow,
     LedgerState,
@@ -33,6 +34,7 @@ from duramen.core.bookie.bookie_state import (
     PendingDrop,
     Persist,
     ReadEntries,
+    ReadRanges,
     ReadRow,
     Record,
     ReplyMarks,
@@ -44,6 +46,7 @@ from duramen.core.bookie.bookie_state import (
 )
 from duramen.core.bookie.ledger_book import is_ledger
 from duramen.core.bookie.ledger_reads import WAITER_COUNT_MAX, LedgerReads, refuse_read
+from duramen.core.bookie.range_plan import refuse_range
 from duramen.core.duty import Duty
 from duramen.core.status import BookieStatus
 from duramen.ids import (
@@ -209,22 +212,47 @@ class BookieCore(LedgerReads):
         everything that was accepted before it. A single range may wait (StartTimer) for its first
         entry or for the LAC. If a seal needs a proof (`needs_proof`), all ranges are INVALID.
         """
+        refusal = self._judge_reads(incarnation, reads)
+        if refusal is not None:
+            plans = [refuse_read(read, refusal) for read in reads]
+            self.outbox.append(ReadEntries(request, plans))
+            return
+        after = self._seal_for(request, reads)
+        self._when_durable(after, partial(self._answer_reads, request, reads))
+
+    def on_filtered_reads(
+        self, request: RequestId, incarnation: Incarnation, rows: Sequence[FilteredRow]
+    ) -> None:
+        """As `on_reads`, of flexible segments; answered by ReadRanges."""
+        reads = [row.wanted for row in rows]
+        refusal = self._judge_reads(incarnation, reads)
+        if refusal is not None:
+            ranges = [refuse_range(row, refusal) for row in rows]
+            self.outbox.append(ReadRanges(request, ranges))
+            return
+        after = self._seal_for(request, reads)
+        self._when_durable(after, partial(self._answer_ranges, request, rows))
+
+    def _judge_reads(
+        self, incarnation: Incarnation, reads: Sequence[ReadRow]
+    ) -> BookieStatus | None:
+        """Why none of these reads is looked up; None: they are."""
         if incarnation != self.incarnation:
-            wrong = BookieStatus.WRONG_INCARNATION
-            self.outbox.append(ReadEntries(request, [refuse_read(read, wrong) for read in reads]))
-            return
-        sealing = [read for read in reads if read.seal_epoch > 0 and is_ledger(read.ledger_id)]
-        if any(self.needs_proof(log_of(read.ledger_id), read.seal_epoch) for read in sealing):
-            invalid = BookieStatus.INVALID
-            self.outbox.append(ReadEntries(request, [refuse_read(read, invalid) for read in reads]))
-            return
+            return BookieStatus.WRONG_INCARNATION
+        is_unproved = any(
+            self.needs_proof(log_of(read.ledger_id), read.seal_epoch) for read in _sealing(reads)
+        )
+        return BookieStatus.INVALID if is_unproved else None
+
+    def _seal_for(self, request: RequestId, reads: Sequence[ReadRow]) -> int:
+        """Take the seals that reads carry; returns the token that makes all of them durable."""
         records: list[Record] = []
         after = 0
-        for read in sealing:
+        for read in _sealing(reads):
             log_id = log_of(read.ledger_id)
             after = max(after, self._seal(log_id, Epoch(read.seal_epoch), records))
         self._persist(request, records)
-        self._when_durable(after, partial(self._answer_reads, request, reads))
+        return after
 
     def drop(self, log_id: LogId, epoch: Epoch, *, is_all_below: bool) -> None:
         """Forget ledgers whose deletion is proved by the log's metadata (R4); may be repeated.
@@ -529,6 +557,10 @@ class BookieCore(LedgerReads):
             self._parked.setdefault(token, []).append(release)
         else:
             release()
+
+
+def _sealing(reads: Sequence[ReadRow]) -> list[ReadRow]:
+    return [read for read in reads if read.seal_epoch > 0 and is_ledger(read.ledger_id)]
 
 
 def _is_valid_seal(seal: SealRow) -> bool:

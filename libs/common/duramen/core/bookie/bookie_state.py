@@ -248,6 +248,13 @@ class ReadEntries(NamedTuple):
     plans: Sequence[ReadPlan]
 
 
+class ReadRanges(NamedTuple):
+    """As `ReadEntries`, of ranges of flexible segments."""
+
+    request: RequestId
+    plans: Sequence[RangePlan]
+
+
 class StartTimer(NamedTuple):
     """A long poll waits: call `on_wait_over(request)` after `wait_ms`, unless answered before."""
 
@@ -262,7 +269,7 @@ class CheckSegment(NamedTuple):
     ledger_id: LedgerId
 
 
-Effect = Persist | ReplyStatuses | ReplyMarks | ReadEntries | StartTimer | CheckSegment
+Effect = Persist | ReplyStatuses | ReplyMarks | ReadEntries | ReadRanges | StartTimer | CheckSegment
 
 # --- Snapshots -----------------------------------------------------------------------------------
 

@@ -4,30 +4,53 @@ This is `BookieCore` without changes of state. A read is looked up in what is du
 registered before anything can change and woken by what it waits for: an entry, the LAC, a seal, a
 drop.
 
+A range of a flexible segment is planned whole (`range_plan`). In the classes that serve clients it
+waits until it may be shown, and not for an entry: one that is not released yet wakes nobody.
+
 Not here: the seal that a read may carry (`bookie_core`), bytes, timers. Called by `BookieCore`,
-and by drivers when a long poll is over. Source: R15, docs/protocol/reading.md "Long polls".
+and by drivers when a long poll is over. Source: R15, docs/protocol/reading.md "Long polls",
+docs/protocol/envelopes.md "Read: `POST /b/read`, version 2".
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from duramen.core.bookie.bookie_state import (
     CheckSegment,
     Effect,
+    FilteredRow,
+    RangePlan,
     ReadEntries,
     ReadPlan,
+    ReadRanges,
     ReadRow,
     RequestId,
     StartTimer,
 )
 from duramen.core.bookie.ledger_book import LedgerBook, is_ledger
+from duramen.core.bookie.range_plan import (
+    find_limit,
+    give_up,
+    is_range,
+    plan_range,
+    refuse_range,
+)
 from duramen.core.status import BookieStatus
-from duramen.ids import LAST_ENTRY_ID, NOTHING, Epoch, LedgerId, LogId, epoch_of, log_of
+from duramen.ids import NOTHING, Epoch, LedgerId, LogId, epoch_of, log_of
+from duramen.limits import FILTERED_ENTRY_COUNT_MAX
 
 WAITER_COUNT_MAX: Final = 10_000
 """Long polls that may wait at once; one more is answered at once, as if its time were over."""
+
+
+class _Waiter(NamedTuple):
+    """A long poll."""
+
+    read: ReadRow
+    filtered: FilteredRow | None = None
+    """The same row, if it is one of a flexible segment."""
 
 
 class LedgerReads(LedgerBook):
@@ -41,24 +64,23 @@ class LedgerReads(LedgerBook):
     def __init__(self) -> None:
         super().__init__()
         self.outbox: list[Effect] = []
-        self._waiters: dict[RequestId, ReadRow] = {}
-        self._waiters_of: dict[LedgerId, dict[RequestId, ReadRow]] = {}
+        self._waiters: dict[RequestId, _Waiter] = {}
+        self._waiters_of: dict[LedgerId, dict[RequestId, _Waiter]] = {}
         self._asked_about: set[LedgerId] = set()
         self._older: dict[LogId, Epoch] = {}
         """Up to which epoch of a log it is known that its ledgers were there before the damage."""
 
     def on_wait_over(self, request: RequestId) -> None:
         """A long poll's time is over; nothing happens if it was answered meanwhile."""
-        read = self._waiters.get(request)
-        if read is not None:
-            self._forget_waiter(request, read)
-            self._plan_reads(request, [read])
+        waiter = self._waiters.get(request)
+        if waiter is not None:
+            self._answer_waiter(request, waiter)
 
     def on_abandoned(self, request: RequestId) -> None:
         """Nobody waits for the answer to this long poll any more."""
-        read = self._waiters.get(request)
-        if read is not None:
-            self._forget_waiter(request, read)
+        waiter = self._waiters.get(request)
+        if waiter is not None:
+            self._forget_waiter(request, waiter)
 
     def validate(self) -> None:
         """Assert the numbered invariants; for tests and the simulator."""
@@ -69,18 +91,35 @@ class LedgerReads(LedgerBook):
 
     def _answer_reads(self, request: RequestId, reads: Sequence[ReadRow]) -> None:
         """Look the ranges up; a single one that asks for it waits, registered before any change."""
-        if len(reads) == 1 and reads[0].wait_ms > 0 and len(self._waiters) < WAITER_COUNT_MAX:
-            read = reads[0]
-            if not self._is_worth_answering(read):
-                self._waiters[request] = read
-                self._waiters_of.setdefault(read.ledger_id, {})[request] = read
-                self.outbox.append(StartTimer(request, read.wait_ms))
-                return
-        self._plan_reads(request, reads)
+        if len(reads) != 1 or not self._wait(request, _Waiter(reads[0])):
+            self._plan_reads(request, reads)
 
-    def _is_worth_answering(self, read: ReadRow) -> bool:
+    def _answer_ranges(self, request: RequestId, rows: Sequence[FilteredRow]) -> None:
+        """As `_answer_reads`, of a flexible segment."""
+        if len(rows) != 1 or not self._wait(request, _Waiter(rows[0].wanted, rows[0])):
+            self._plan_ranges(request, rows)
+
+    def _wait(self, request: RequestId, waiter: _Waiter) -> bool:
+        """Let a row wait, if it asks for that and there is something to wait for."""
+        read = waiter.read
+        if read.wait_ms <= 0 or len(self._waiters) >= WAITER_COUNT_MAX:
+            return False
+        if self._is_worth_answering(waiter):
+            return False
+        self._waiters[request] = waiter
+        self._waiters_of.setdefault(read.ledger_id, {})[request] = waiter
+        self.outbox.append(StartTimer(request, read.wait_ms))
+        return True
+
+    def _is_worth_answering(self, waiter: _Waiter) -> bool:
+        read, row = waiter
         ledger = self._find_ledger(read.ledger_id)
-        return ledger.lac >= read.wait_for or self.plan(read).status is not BookieStatus.NO_ENTRY
+        if ledger.lac >= read.wait_for:
+            return True
+        if row is None or not row.is_cut:
+            return self.plan(read).status is not BookieStatus.NO_ENTRY
+        is_gone = not is_ledger(read.ledger_id) or not self.is_alive(read.ledger_id)
+        return is_gone or not is_range(read) or find_limit(row, ledger) >= read.first
 
     def ask_if_newer(self, ledger_id: LedgerId) -> None:
         """A ledger in doubt was asked about: find out whether it began after the damage.
@@ -117,10 +156,42 @@ class LedgerReads(LedgerBook):
             if plan.status is BookieStatus.UNKNOWN:
                 self.ask_if_newer(plan.ledger_id)
 
+    def _plan_ranges(self, request: RequestId, rows: Sequence[FilteredRow]) -> None:
+        """Plan rows as long as there is room for what they meet: the rest is OVERLOADED."""
+        plans: list[RangePlan] = []
+        left = FILTERED_ENTRY_COUNT_MAX
+        for row in rows:
+            plan = self.plan_range(row, max(1, left))
+            if left < 1 and plan.status is BookieStatus.OK:
+                plan = give_up(plan, BookieStatus.OVERLOADED)
+            left -= plan.met_count
+            plans.append(plan)
+        self.outbox.append(ReadRanges(request, plans))
+        for plan in plans:
+            if plan.is_doubtful:
+                self.ask_if_newer(plan.ledger_id)
+
+    def plan_range(
+        self, row: FilteredRow, met_count_max: int = FILTERED_ENTRY_COUNT_MAX
+    ) -> RangePlan:
+        """What is known of a range of a flexible segment as things are now."""
+        ledger_id = row.wanted.ledger_id
+        if not is_ledger(ledger_id) or not is_range(row.wanted):
+            return refuse_range(row, BookieStatus.INVALID)
+        ledger = self._find_ledger(ledger_id)
+        is_sealed = epoch_of(ledger_id) <= self.sealed_epoch(log_of(ledger_id))
+        if not self.is_alive(ledger_id):
+            return refuse_range(row, BookieStatus.GONE)._replace(is_sealed=is_sealed)
+        return plan_range(
+            row, ledger,
+            is_doubtful=self.is_in_doubt(ledger_id), is_sealed=is_sealed,
+            met_count_max=met_count_max,
+        )  # fmt: skip
+
     def plan(self, read: ReadRow) -> ReadPlan:
         """The answer to a range as things are now, but for the bytes."""
         ledger_id = read.ledger_id
-        if not is_ledger(ledger_id) or not 0 <= read.first <= read.last <= LAST_ENTRY_ID:
+        if not is_ledger(ledger_id) or not is_range(read):
             return refuse_read(read, BookieStatus.INVALID)
         log = self._logs.get(log_of(ledger_id))
         ledger = self._find_ledger(ledger_id)
@@ -141,10 +212,9 @@ class LedgerReads(LedgerBook):
 
     def _wake(self, ledger_id: LedgerId) -> None:
         """Answer the waiters of a ledger that have got what they wait for."""
-        for request, read in list(self._waiters_of.get(ledger_id, {}).items()):
-            if self._is_worth_answering(read):
-                self._forget_waiter(request, read)
-                self._plan_reads(request, [read])
+        for request, waiter in list(self._waiters_of.get(ledger_id, {}).items()):
+            if self._is_worth_answering(waiter):
+                self._answer_waiter(request, waiter)
 
     def _wake_sealed(self, log_id: LogId, epoch: Epoch) -> None:
         """Answer everybody who waits under a new seal: no owner will add anything there."""
@@ -154,16 +224,22 @@ class LedgerReads(LedgerBook):
         """Answer everybody who waits in ledgers of a log where nothing will come any more."""
         for ledger_id in list(self._waiters_of):
             if log_of(ledger_id) == log_id and is_over(epoch_of(ledger_id)):
-                for request, read in list(self._waiters_of[ledger_id].items()):
-                    self._forget_waiter(request, read)
-                    self._plan_reads(request, [read])
+                for request, waiter in list(self._waiters_of[ledger_id].items()):
+                    self._answer_waiter(request, waiter)
 
-    def _forget_waiter(self, request: RequestId, read: ReadRow) -> None:
+    def _answer_waiter(self, request: RequestId, waiter: _Waiter) -> None:
+        self._forget_waiter(request, waiter)
+        if waiter.filtered is None:
+            self._plan_reads(request, [waiter.read])
+        else:
+            self._plan_ranges(request, [waiter.filtered])
+
+    def _forget_waiter(self, request: RequestId, waiter: _Waiter) -> None:
         del self._waiters[request]
-        rows = self._waiters_of[read.ledger_id]
+        rows = self._waiters_of[waiter.read.ledger_id]
         del rows[request]
         if not rows:
-            del self._waiters_of[read.ledger_id]
+            del self._waiters_of[waiter.read.ledger_id]
 
 
 def refuse_read(read: ReadRow, status: BookieStatus) -> ReadPlan:
