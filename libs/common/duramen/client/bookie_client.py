@@ -32,6 +32,12 @@ from duramen.wire.bookie_calls import (
     parse_read_answers,
     verify_read,
 )
+from duramen.wire.flexible.filtered_answers import (
+    FilteredAnswer,
+    parse_filtered_answers,
+    verify_filtered,
+)
+from duramen.wire.flexible.filtered_reads import FilteredRange, pack_filtered_reads
 from duramen.wire.frame import FrameError
 from duramen.wire.repair_calls import (
     INVENTORY_PATH,
@@ -81,6 +87,23 @@ class BookieClient:
         except ValueError:  # FrameError is one, and so is another number of rows
             return [_no_answer(BookieStatus.UNKNOWN)] * len(ranges)
 
+    async def read_filtered(
+        self, source: Source, ranges: Sequence[FilteredRange], timeout_us: int = READ_TIMEOUT_US
+    ) -> list[FilteredAnswer]:
+        """One answer for each range of a flexible segment, verified as `verify_filtered` does.
+
+        Statuses as `read`; with another one than OK nothing was looked at.
+        """
+        body = pack_filtered_reads(source.member.incarnation, ranges)
+        answer = await self._call(source, "/b/read", body, timeout_us)
+        if isinstance(answer, BookieStatus):
+            return [_no_filtered_answer(answer, one) for one in ranges]
+        try:
+            parsed = parse_filtered_answers(answer)
+            return [verify_filtered(*pair) for pair in zip(parsed, ranges, strict=True)]
+        except ValueError:
+            return [_no_filtered_answer(BookieStatus.UNKNOWN, one) for one in ranges]
+
     async def take_inventory(
         self, source: Source, inventory: Inventory, timeout_us: int = INVENTORY_TIMEOUT_US
     ) -> InventoryAnswer:
@@ -127,6 +150,11 @@ class BookieClient:
 
 def _no_answer(status: BookieStatus) -> ReadAnswer:
     return ReadAnswer(status, NOTHING, NOTHING, False, [])
+
+
+def _no_filtered_answer(status: BookieStatus, asked: FilteredRange) -> FilteredAnswer:
+    first = asked.wanted.first
+    return FilteredAnswer(status, NOTHING, NOTHING, False, asked.filter_number, first)
 
 
 def _clock_us() -> int:
