@@ -21,12 +21,13 @@ import pytest
 from duramen.client.bookie_client import BookieClient
 from duramen.core.bookie.bookie_state import SpaceLevel
 from duramen.core.status import BookieStatus
-from duramen.ids import NOTHING, BookieId, EntryId, Incarnation, Member, epoch_of
+from duramen.ids import NOTHING, BookieId, EntryId, Incarnation, Member, NodeNumber, epoch_of
 from duramen.runtime.http_client import NoAnswerError
 from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
 from duramen.units import MIB, MS, SECOND
-from duramen.wire.bookie_calls import Marks, ReadAnswer
+from duramen.wire.bookie_calls import Marks, ReadAnswer, ServiceClass
 from duramen.wire.entry import read_entry_info
+from duramen.wire.flexible.filtered_reads import FilteredRange
 from duramen.wire.frame import pack_frame
 from duramen.wire.metadata_json import encode_node, read_node
 from duramen.wire.repair_calls import (
@@ -35,6 +36,7 @@ from duramen.wire.repair_calls import (
     Pull,
     PullAnswer,
     PulledRange,
+    PullMap,
     Source,
     parse_pull_answer,
 )
@@ -53,9 +55,11 @@ from tests.component.bookie_world import (
     damage,
     entry,
     expected,
+    keep,
     run,
     running,
     span,
+    store,
 )
 from tests.waiting import wait_for
 
@@ -89,6 +93,7 @@ class Cluster:
             sources,
             lac=more.pop("lac", EntryId(90)),
             budget_bytes=more.pop("budget_bytes", MIB),
+            node_map=more.pop("node_map", None),
         )
         return await self.client.pull(more.pop("target", self.source(into)), wanted)
 
@@ -300,6 +305,31 @@ def test_a_pull_tells_why_an_entry_is_missing(tmp_path: Path) -> None:
             )
             lost = await world.pull(2, [(1, 1)], [other_life])
             assert parts(lost) == [(1, 1, BookieStatus.WRONG_INCARNATION)], "R1: no absence"
+
+    run(scenario)
+
+
+def test_a_pull_with_a_map_gives_copies_envelopes_and_one_without_gives_none(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        async with cluster(tmp_path, 3) as world:
+            source, _, _ = world.bookies
+            rows = [store(0, 1, 3, block=0), store(1, 1, 3, block=0), store(2, 9, 4, 0), add(3)]
+            await keep(source, *rows)
+            map_of_four = PullMap(NodeNumber(4), (NodeNumber(0), NodeNumber(1), NodeNumber(4)))
+            for into, node_map, named in (
+                (1, map_of_four, {0: ((1, 4), 0), 1: ((1, 4), 0), 2: ((4, 0), None)}),
+                (2, None, {}),
+            ):
+                answer = await world.pull(into, [(0, 3)], [world.source(0)], node_map=node_map)
+                assert parts(answer) == [(0, 3, OK)] and answer.copied_count == 4
+                assert await read_all(world.bookies[into], range(4)) == expected(range(4))
+                asked = FilteredRange(
+                    span(0, 9)._replace(service=ServiceClass.REPAIR), with_envelopes=True
+                )
+                (held,) = await world.client.read_filtered(world.source(into), [asked])
+                assert {number: tuple(e) for number, e in held.envelopes.items()} == named
 
     run(scenario)
 

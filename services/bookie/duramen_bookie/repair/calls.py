@@ -26,8 +26,8 @@ from duramen.wire.repair_calls import (
     PullAnswer,
     pack_inventory_answer,
     pack_pull_answer,
+    parse_any_pull,
     parse_inventory,
-    parse_pull,
 )
 from duramen_bookie.handlers import DataPlane, StoppingError
 from duramen_bookie.metrics import show_repair
@@ -126,7 +126,7 @@ class RepairCalls:
         return await self._run("inventory", INVENTORY_COUNT_MAX, take())
 
     async def _on_pull(self, body: bytes, _peer: str) -> bytes:
-        incarnation, wanted = parse_pull(body)
+        incarnation, wanted = parse_any_pull(body)
         if incarnation != self._incarnation:
             return pack_pull_answer(PullAnswer(BookieStatus.WRONG_INCARNATION))
 

@@ -7,8 +7,10 @@ not refused by a seal (R13). An entry of this bookie that is damaged is missing 
 so: whoever wrote the ledger encoded each entry once, so a verified entry of the same ledger and
 number is that entry, whatever the damage left of its checksum.
 
+Of a flexible segment each copy gets an envelope: it names whom the source's names, and who pulls.
+
 Not here: who may ask (`calls`), which copies should be where (`core.repair`). Called by `calls`.
-Source: docs/protocol/repair.md, R13, R15, R16.
+Source: docs/protocol/repair.md, docs/protocol/envelopes.md, R13, R15, R16, R26.
 """
 
 from __future__ import annotations
@@ -16,12 +18,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
 
 from duramen.client.bookie_client import BookieClient
 from duramen.core.bookie import BookieCore
 from duramen.core.entry_ranges import EntryRanges
 from duramen.core.status import BookieStatus
-from duramen.ids import NOTHING, EntryId
+from duramen.ids import EntryId
 from duramen.limits import (
     OVERLOADED_PAUSE_US,
     PULL_BYTES_MAX,
@@ -31,7 +34,11 @@ from duramen.limits import (
 )
 from duramen.units import SECOND
 from duramen.wire.bookie_calls import Add, ReadAnswer, ReadRange, ServiceClass
-from duramen.wire.repair_calls import Pull, PullAnswer, PulledRange, Source
+from duramen.wire.entry import read_entry_info
+from duramen.wire.envelope import Envelope, encode_envelope
+from duramen.wire.flexible.filtered_answers import FilteredAnswer
+from duramen.wire.flexible.filtered_reads import FilteredRange
+from duramen.wire.repair_calls import Pull, PullAnswer, PulledRange, PullMap, Source
 from duramen_bookie.metrics import PULLED_BYTES, PULLED_ENTRIES
 from duramen_bookie.upkeep.pacing import Pace
 
@@ -54,7 +61,6 @@ _REASONS = (
     BookieStatus.UNREACHABLE, BookieStatus.UNKNOWN, BookieStatus.WRONG_INCARNATION,
     BookieStatus.GONE, BookieStatus.NO_ENTRY,
 )  # fmt: skip
-_SILENCE = ReadAnswer(BookieStatus.UNREACHABLE, NOTHING, NOTHING, False, [])
 
 Run = tuple[EntryId, EntryId]
 """First and last of entries that are missing here, without a gap."""
@@ -64,6 +70,24 @@ FindSource = Callable[[Source], Awaitable[Source | None]]
 
 StoreCopies = Callable[[Sequence[Add], str], Awaitable[list[BookieStatus]]]
 """Adds rows as a client's are added; one status a row, when they are durable."""
+
+
+class _Copy(NamedTuple):
+    """An entry that a source gave, and what lies beside it there."""
+
+    entry_id: EntryId
+    body: bytes | memoryview
+    envelope: Envelope | None = None
+
+
+class _Word(NamedTuple):
+    """What a source says of a run."""
+
+    status: BookieStatus
+    """Of its first entry."""
+    until: EntryId
+    """The last entry of which it says that."""
+    copies: Sequence[_Copy] = ()
 
 
 class PullStoppedError(Exception):
@@ -211,24 +235,24 @@ class _OnePull:
     async def _fetch(self, runs: Sequence[Run]) -> None:
         """Ask the sources one after the other for what the ones before did not give; store it."""
         open_runs = list(runs)
-        answers: dict[Run, list[ReadAnswer]] = {run: [] for run in runs}
+        words: dict[Run, list[_Word]] = {run: [] for run in runs}
         adds: list[Add] = []
         for source in self._sources:
             if not open_runs:
                 break
-            for run, answer in zip(open_runs, await self._read(source, open_runs), strict=True):
-                answers[run].append(answer)
-                adds += [self._add_of(entry_id, body) for entry_id, body in answer.entries]
-            open_runs = [run for run in open_runs if not answers[run][-1].entries]
+            for run, word in zip(open_runs, await self._read(source, open_runs), strict=True):
+                words[run].append(word)
+                adds += [self._add_of(copy) for copy in word.copies]
+            open_runs = [run for run in open_runs if not words[run][-1].copies]
         for run in open_runs:
-            self._decide(*_judge_missing(run, answers[run]))
+            self._decide(*_judge_missing(run, words[run]))
         if adds:
             await self._store(adds)
 
-    async def _read(self, source: Source, runs: Sequence[Run]) -> list[ReadAnswer]:
+    async def _read(self, source: Source, runs: Sequence[Run]) -> list[_Word]:
         """A source that gives no sign of life is not asked again by this call."""
         if source in self._silent:
-            return [_SILENCE] * len(runs)
+            return [_Word(BookieStatus.UNREACHABLE, last) for _, last in runs]
         ranges = [
             ReadRange(
                 self._wanted.ledger_id, first, last, REPAIR_PIECE_BYTES // len(runs),
@@ -237,23 +261,38 @@ class _OnePull:
             for first, last in runs
         ]  # fmt: skip
         left_us = max(_READ_TIME_MIN_US, self._deadline_us - _clock_us())
-        answers = await self._puller.client.read(source, ranges, min(left_us, READ_TIMEOUT_US))
-        if any(answer.status in _NO_LIFE_SIGN for answer in answers):
+        words = await self._ask(source, ranges, min(left_us, READ_TIMEOUT_US))
+        if any(word.status in _NO_LIFE_SIGN for word in words):
             self._silent.append(source)
-        return [
-            answer._replace(entries=[one for one in answer.entries if first <= one[0] <= last])
-            for (first, last), answer in zip(runs, answers, strict=True)
-        ]
+        return words
 
-    def _add_of(self, entry_id: EntryId, body: bytes | memoryview) -> Add:
+    async def _ask(
+        self, source: Source, ranges: Sequence[ReadRange], timeout_us: int
+    ) -> list[_Word]:
+        client = self._puller.client
+        if self._wanted.node_map is None:
+            answers = await client.read(source, ranges, timeout_us)
+            return [_hear(*pair) for pair in zip(ranges, answers, strict=True)]
+        asked = [FilteredRange(wanted, with_envelopes=True) for wanted in ranges]
+        filtered = await client.read_filtered(source, asked, timeout_us)
+        return [_hear_filtered(*pair) for pair in zip(ranges, filtered, strict=True)]
+
+    def _add_of(self, copy: _Copy) -> Add:
+        ledger_id, entry_id = self._wanted.ledger_id, copy.entry_id
         lac = EntryId(min(self._wanted.lac, entry_id - 1))
+        envelope = b""
+        if copy.envelope is not None and self._wanted.node_map is not None:
+            named = name_copy(copy.envelope, self._wanted.node_map)
+            identity = read_entry_info(bytes(copy.body)).crc
+            envelope = encode_envelope(named, ledger_id, entry_id, identity)
         return Add(
-            self._wanted.ledger_id,
+            ledger_id,
             entry_id,
             lac,
-            body,
+            copy.body,
             is_recovery=True,
             service=ServiceClass.REPAIR,
+            envelope=envelope,
         )
 
     async def _store(self, adds: Sequence[Add]) -> None:
@@ -273,23 +312,53 @@ class _OnePull:
             self._puller.missing_count += last - first + 1
 
 
-def _judge_missing(
-    run: Run, answers: Sequence[ReadAnswer]
-) -> tuple[BookieStatus, EntryId, EntryId]:
-    """Why no source gave the first entry of a run, and up to where that holds.
+def name_copy(source: Envelope, node_map: PullMap) -> Envelope:
+    """The envelope of a copy that repair makes of a source's.
 
-    Of the whole run, if nobody is there to be asked, or if everybody who is says that the ledger
-    ends before it.
+    Who is not in the map is left out, else copysets grow with each repair. Who pulls comes last: it
+    sends where nobody sends who had the entry before.
     """
-    first, last = run
-    statuses = [_REASON_OF.get(answer.status, answer.status) for answer in answers]
+    kept = tuple([number for number in source.copyset if number in node_map.numbers])
+    copyset = kept if node_map.own in kept else (*kept, node_map.own)
+    return source._replace(copyset=copyset)
+
+
+def _hear(wanted: ReadRange, answer: ReadAnswer) -> _Word:
+    """What a plain read says: entries from the first one on, or why not that one.
+
+    It holds of the whole run, if nobody is there, or the ledger is not, or ends before it.
+    """
+    first, last = wanted.first, wanted.last
+    copies = [_Copy(*one) for one in answer.entries if first <= one[0] <= last]
+    is_beyond = answer.status is BookieStatus.NO_ENTRY and answer.highest < first
+    is_of_all = is_beyond or answer.status in (*_NO_LIFE_SIGN, *_WITHOUT_LEDGER)
+    return _Word(answer.status, last if is_of_all else first, copies)
+
+
+def _hear_filtered(wanted: ReadRange, answer: FilteredAnswer) -> _Word:
+    """What a read with envelopes says of a run; it had no filter, so that absence is absence."""
+    first, last = wanted.first, wanted.last
+    if answer.status is not BookieStatus.OK:
+        is_of_all = answer.status in (*_NO_LIFE_SIGN, *_WITHOUT_LEDGER)
+        return _Word(answer.status, last if is_of_all else first)
+    if answer.entries:
+        envelopes = answer.envelopes
+        copies = [_Copy(entry, body, envelopes.get(entry)) for entry, body in answer.entries]
+        return _Word(BookieStatus.OK, first, copies)
+    doubt = next(iter(answer.unvouched), None)
+    if doubt is not None and doubt[0] == first:
+        return _Word(BookieStatus.UNKNOWN, doubt[1])
+    end = answer.next if doubt is None else doubt[0]
+    if end == first:
+        return _Word(BookieStatus.OVERLOADED, first)
+    return _Word(BookieStatus.NO_ENTRY, EntryId(end - 1))
+
+
+def _judge_missing(run: Run, words: Sequence[_Word]) -> tuple[BookieStatus, EntryId, EntryId]:
+    """Why no source gave the first entry of a run, and up to where all of them say the same."""
+    statuses = [_REASON_OF.get(word.status, word.status) for word in words]
     reason = next((one for one in _REASONS if one in statuses), BookieStatus.UNKNOWN)
-    is_nobody_there = all(answer.status in _NO_LIFE_SIGN for answer in answers)
-    is_beyond = all(
-        answer.status is BookieStatus.NO_ENTRY and answer.highest < first for answer in answers
-    )
-    is_gone = all(answer.status in _WITHOUT_LEDGER for answer in answers)
-    return reason, first, last if is_nobody_there or is_beyond or is_gone else first
+    return reason, run[0], min([word.until for word in words])
 
 
 def _clock_us() -> int:
