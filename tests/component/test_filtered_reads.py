@@ -23,7 +23,9 @@ from duramen.core.status import BookieStatus
 from duramen.ids import NOTHING, BookieId, EntryId, Epoch, Incarnation, Member, NodeNumber
 from duramen.limits import READ_QUEUE_WAIT_MAX_US
 from duramen.runtime.http_client import NoAnswerError
+from duramen.runtime.stores.memory_store import MemoryTree
 from duramen.wire.bookie_calls import Add, LacUpdate, Marks, ReadRange, ServiceClass, pack_reads
+from duramen.wire.disk.journal_format import BLOCK_BYTES
 from duramen.wire.entry import HEADER_BYTES, check_entry
 from duramen.wire.envelope import Envelope
 from duramen.wire.flexible.filtered_answers import FilteredAnswer
@@ -90,8 +92,8 @@ class Reader:
 
 
 @asynccontextmanager
-async def reading(folder: Path) -> AsyncIterator[Reader]:
-    async with running(folder) as bookie:
+async def reading(folder: Path, tree: MemoryTree | None = None) -> AsyncIterator[Reader]:
+    async with running(folder, tree) as bookie:
         client = BookieClient()
         try:
             yield Reader(bookie, client, folder)
@@ -206,6 +208,30 @@ def test_settled_entries_are_told_as_hot_ones_are(tmp_path: Path) -> None:
     run(scenario)
 
 
+def test_settled_copies_keep_the_envelopes_that_they_were_stored_with(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        rows = [
+            add(0), store(1, 1, 2, block=1), add(2), store(3, 2, 1), store(4, 2, 1), add(5),
+            store(7, 2, 1),
+        ]  # fmt: skip
+        kept = {1: named(1, 2, block=1), 3: named(2, 1), 4: named(2, 1), 7: named(2, 1)}
+        tree = MemoryTree()
+        async with reading(tmp_path, tree) as reader:
+            await reader.keep(*rows)
+            hot = await reader.ask_one(wish(0, 9, with_envelopes=True))
+            await reader.settle(0, 1, 2, 3, 4, 5, 7)
+            settled = await reader.ask_one(wish(0, 9, with_envelopes=True))
+            assert hot == settled and dict(hot.envelopes) == kept
+            assert len(hot.runs) == 3, "entries that are told one after the other share a run"
+            mine = await reader.ask_one(wish(0, 9, read_filter=up(1, 2)))
+            assert (told(mine), mine.next) == ([0, 1, 2, 5], 10)
+        async with reading(tmp_path, tree) as reader:
+            again = await reader.ask_one(wish(0, 9, is_digest=True, with_envelopes=True))
+            assert dict(again.envelopes) == kept
+
+    run(scenario)
+
+
 def test_a_row_ends_where_its_bytes_do_and_its_first_entry_comes_always(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with reading(tmp_path) as reader:
@@ -308,6 +334,55 @@ def test_v10_a_body_that_breaks_in_this_read_is_unvouched_and_hides_none_behind_
                 unvouched += answer.unvouched
                 row = row._replace(wanted=row.wanted._replace(first=answer.next))
             assert whole == list(range(6)) and not unvouched
+
+    run(scenario)
+
+
+def test_what_no_index_can_say_is_unvouched_and_no_damage(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with reading(tmp_path) as reader:
+            await reader.keep(*[store(n, 1) for n in range(4)])
+            await reader.settle(*range(4))
+            (index,) = tmp_path.rglob("*.idx")
+            with index.open("r+b") as file:
+                file.seek(BLOCK_BYTES + 8)
+                file.write(b"\xff" * 8)
+            for is_digest in (True, False):
+                answer = await reader.ask_one(wish(0, 9, is_digest=is_digest))
+                assert (answer.status, answer.next, told(answer)) == (OK, 10, [])
+                assert answer.unvouched == ((0, 3),)
+            core = reader.bookie.service.running_core()
+            assert not core.list_unknown(LEDGER, EntryId(0), EntryId(9)), "its index is made anew"
+
+    run(scenario)
+
+
+def test_what_lay_in_a_file_that_is_gone_is_unvouched_and_reported(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        tree = MemoryTree()
+        async with reading(tmp_path, tree) as reader:
+            await reader.keep(*[store(n, 1) for n in range(4)])
+            await reader.settle(*range(4))
+        for path in tmp_path.rglob("*.de"):
+            path.unlink()
+        async with reading(tmp_path, tree) as reader:
+            answer = await reader.ask_one(wish(0, 9, read_filter=up(2)))
+            assert (answer.next, told(answer), answer.unvouched) == (10, [], ((0, 3),))
+            core = reader.bookie.service.running_core()
+            assert core.list_unknown(LEDGER, EntryId(0), EntryId(9)) == [(0, 3)]
+            queue = reader.bookie.service.running_upkeep().queue
+            await wait_for(lambda: queue.statistics()["reported"] == 1)
+
+    run(scenario)
+
+
+def test_r15_a_bookie_in_doubt_vouches_for_no_absence(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with reading(tmp_path) as reader:
+            await reader.keep(store(1, 1), store(4, 2, 1))
+            reader.bookie.service.running_core().on_recovered_damage()
+            answer = await reader.ask_one(wish(0, 6, read_filter=up(1, 2)))
+            assert (told(answer), answer.unvouched) == ([1], ((0, 0), (2, 3), (5, 6)))
 
     run(scenario)
 
