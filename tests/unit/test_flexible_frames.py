@@ -397,6 +397,7 @@ def test_v10_a_body_that_came_broken_is_vouched_for_by_nobody(body: bytes) -> No
     ("answer", "asked", "why"),
     [
         (SENT, ASKED._replace(filter_number=16), "filter number 17"),
+        (SENT, ASKED._replace(filter_number=18), "filter number 17"),
         (SENT, ASKED._replace(is_digest=True), "digests come where"),
         (DIGESTS._replace(filter_number=17), ASKED, "digests come where"),
         (SENT, ASKED._replace(with_envelopes=False), "envelopes come where"),

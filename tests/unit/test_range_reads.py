@@ -360,6 +360,25 @@ def test_a_plan_ends_where_it_has_as_many_unreadable_ranges_as_one_answer_tells(
     assert choice.sent[-1].entry_id == choice.next - 1
 
 
+def test_damage_that_one_range_may_tell_is_still_no_absence() -> None:
+    """Between unreadable entries lie such as no index can name: the ranges of both become one."""
+    ledger = LedgerState()
+    count = FILTERED_RANGE_COUNT_MAX + 9
+    for number in range(2 * count):
+        ledger.store(EntryId(number), number)
+    ledger.settle(range(2 * count))
+    for number in range(0, 2 * count, 2):
+        ledger.lose(EntryId(number))
+    row = FilteredRange(
+        ReadRange(LEDGER, EntryId(0), EntryId(2 * count - 1), 0, service=ServiceClass.REPAIR)
+    )
+    plan = plan_range(row, ledger, is_doubtful=False, is_sealed=False, met_count_max=1 << 16)
+    nameless = [Met(EntryId(n), None, 0, None) for n in range(1, 2 * count, 2)]
+    choice: Choice[Envelope] = choose(plan, nameless, wish_of(row), AnswerRoom())
+    assert choice.next > FILTERED_RANGE_COUNT_MAX
+    assert choice.unvouched == ((0, choice.next - 1),)
+
+
 def test_a_ledger_that_nothing_is_known_of_is_absent_or_all_in_doubt() -> None:
     row = FilteredRange(ReadRange(LEDGER, EntryId(3), EntryId(9), 0, service=ServiceClass.RECOVERY))
     for is_doubtful in (False, True):
