@@ -338,6 +338,29 @@ def test_v10_a_body_that_breaks_in_this_read_is_unvouched_and_hides_none_behind_
     run(scenario)
 
 
+def test_where_many_bodies_are_broken_a_row_ends_before_it_reads_each_of_them(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        async with reading(tmp_path) as reader:
+            await reader.keep(*[add(n) for n in range(200)])
+            await reader.settle(*range(200))
+            for number in range(10, 190):
+                damage(tmp_path, number, pattern="*.de")
+            row, sent, count = wish(0, 199, REPAIR), list[int](), 0
+            while row.wanted.first < 200:
+                answer = await reader.ask_one(row)
+                assert all(last < answer.next for _, last in answer.unvouched)
+                sent += told(answer)
+                row = row._replace(wanted=row.wanted._replace(first=answer.next))
+                count += 1
+            assert sent == [*range(10), *range(190, 200)] and count == 3, "64 at a time"
+            whole = await reader.ask_one(wish(0, 199, REPAIR))
+            assert whole.unvouched == ((10, 189),)
+
+    run(scenario)
+
+
 def test_what_no_index_can_say_is_unvouched_and_no_damage(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with reading(tmp_path) as reader:

@@ -325,17 +325,22 @@ def test_v10_a_body_that_breaks_is_unvouched(
 ) -> None:
     _, choice = ask(world, row, room)
     broken = [met.entry_id for met in choice.sent if met.entry_id in bad]
-    ended = finish(choice, broken)
+    ended = finish(choice, broken, None)
     assert ended.next == choice.next
     assert [m for m in choice.sent if m.entry_id not in bad] == list(ended.sent)
     assert spread(ended.unvouched) == spread(choice.unvouched) | set(broken)
+    for end in broken:
+        cut = finish(choice, [entry for entry in broken if entry < end], end)
+        assert cut.next == end, "what was not read was not looked at"
+        assert list(cut.sent) == [met for met in ended.sent if met.entry_id < end]
+        assert spread(cut.unvouched) == {n for n in spread(ended.unvouched) if n < end}
 
 
 def test_an_answer_ends_before_what_it_has_no_room_to_tell() -> None:
     count = FILTERED_RANGE_COUNT_MAX
     sent = [Met(EntryId(n), n, 1, None) for n in range(2 * count + 3)]
     choice: Choice[Envelope] = Choice(2 * count + 3, sent, ())
-    ended = finish(choice, [EntryId(n) for n in range(0, 2 * count + 2, 2)])
+    ended = finish(choice, [EntryId(n) for n in range(0, 2 * count + 2, 2)], None)
     assert ended.next == 2 * count, "the first of the range that is one too many"
     assert len(ended.unvouched) == count and ended.unvouched[-1] == (2 * count - 2, 2 * count - 2)
     assert [met.entry_id for met in ended.sent] == list(range(1, 2 * count, 2))
@@ -374,9 +379,24 @@ def test_damage_that_one_range_may_tell_is_still_no_absence() -> None:
     )
     plan = plan_range(row, ledger, is_doubtful=False, is_sealed=False, met_count_max=1 << 16)
     nameless = [Met(EntryId(n), None, 0, None) for n in range(1, 2 * count, 2)]
-    choice: Choice[Envelope] = choose(plan, nameless, wish_of(row), AnswerRoom())
+    room = AnswerRoom(nameless_count=2 * count)
+    choice: Choice[Envelope] = choose(plan, nameless, wish_of(row), room)
     assert choice.next > FILTERED_RANGE_COUNT_MAX
     assert choice.unvouched == ((0, choice.next - 1),)
+
+
+def test_entries_that_nothing_can_name_are_met_some_at_a_time() -> None:
+    ledger = LedgerState()
+    for number in range(2_000):
+        ledger.store(EntryId(number), number)
+    ledger.settle(range(2_000))
+    row = FilteredRange(
+        ReadRange(LEDGER, EntryId(0), EntryId(1_999), 0, service=ServiceClass.REPAIR)
+    )
+    plan = plan_range(row, ledger, is_doubtful=False, is_sealed=False, met_count_max=1 << 16)
+    nameless = [Met(EntryId(n), None, 0, None) for n in range(2_000)]
+    choice: Choice[Envelope] = choose(plan, nameless, wish_of(row), AnswerRoom())
+    assert (choice.next, choice.unvouched) == (1_024, ((0, 1_023),))
 
 
 def test_a_ledger_that_nothing_is_known_of_is_absent_or_all_in_doubt() -> None:

@@ -1,7 +1,8 @@
 """Bodies of entries that are to be sent, read and verified; what is broken stops none behind it.
 
 A plain read ends at the first entry that it cannot give. Here it goes on behind that one, so that
-one damaged entry of a range costs itself alone.
+one damaged entry of a range costs itself alone. Where many are broken it ends all the same: what is
+left is asked for again, and not by reading a damaged file from each of its entries on.
 
 Not here: which entries (`core.bookie.range_choice`). Called by `range_reads`, on any thread.
 Source: R15, docs/protocol/envelopes.md "Read: `POST /b/read`, version 2", V10.
@@ -10,7 +11,7 @@ Source: R15, docs/protocol/envelopes.md "Read: `POST /b/read`, version 2", V10.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from duramen.core.bookie.bookie_state import RangePlan, ReadPlan
 from duramen.core.entry_ranges import join_entries
@@ -22,6 +23,9 @@ from duramen_bookie.storage import PlannedRead
 if TYPE_CHECKING:
     from duramen_bookie.storage import Storage
 
+BROKEN_COUNT_MAX: Final = 64
+"""When so many bodies are broken, no more is read."""
+
 Body = tuple[EntryId, bytes | memoryview]
 
 
@@ -32,6 +36,8 @@ class EntryBodies(NamedTuple):
     broken: list[EntryId]
     unreadable: list[tuple[LedgerId, EntryId]]
     """Of the broken ones those that are damaged: the core is to be told."""
+    end: EntryId | None
+    """From here on nothing was read; None: all was."""
 
 
 def read_bodies(
@@ -45,8 +51,8 @@ def read_bodies(
     """Read the bodies of some entries of a plan; blocks for the disk."""
     sizes = {met.entry_id: met.size_bytes for met in sent}
     runs = list(join_entries(sizes))
-    found = EntryBodies([], [], [])
-    while runs:
+    found = EntryBodies([], [], [], None)
+    while runs and len(found.broken) < BROKEN_COUNT_MAX:
         readings = [
             _make_reading(plan, hot, first, last, sizes, headers_only=headers_only)
             for first, last in runs
@@ -64,7 +70,7 @@ def read_bodies(
         runs = rest
     found.bodies.sort(key=_entry_of)
     found.broken.sort()
-    return found
+    return found._replace(end=runs[0][0] if runs else None)
 
 
 def _make_reading(

@@ -107,7 +107,7 @@ class RangeJob:
             self._storage, plan, hot, choice.sent, headers_only=row.wanted.headers_only
         )
         unreadable += found.unreadable
-        return _tell(row, plan, finish(choice, found.broken), found.bodies)
+        return _tell(row, plan, finish(choice, found.broken, found.end), found.bodies)
 
 
 def _tell(

@@ -15,13 +15,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from duramen.core.bookie.bookie_state import RangePlan, Ranges
 from duramen.core.entry_ranges import EntryRanges
 from duramen.core.flexible.sending import CopysetHint, ReadFilter, has_to_send
 from duramen.ids import EntryId, NodeNumber
 from duramen.limits import FILTERED_ENTRY_COUNT_MAX, FILTERED_RANGE_COUNT_MAX, READ_BYTES_MAX
+
+NAMELESS_COUNT_MAX: Final = 1_024
+"""Each of them may be damage, which the event loop has to be told of one by one."""
 
 Hint = TypeVar("Hint", bound=CopysetHint)
 
@@ -56,6 +59,8 @@ class AnswerRoom:
     """Runs of entries with equal envelopes to be met."""
     range_count: int = FILTERED_RANGE_COUNT_MAX
     """Unvouched ranges to be told."""
+    nameless_count: int = NAMELESS_COUNT_MAX
+    """Entries to be met that nothing can say what they are."""
     body_bytes: int = READ_BYTES_MAX
     is_body_taken: bool = False
 
@@ -105,8 +110,9 @@ class _Row(Generic[Hint]):
         if room.entry_count < 1 or room.run_count < is_run_begun:
             return False
         if met.identity is None:
-            if not self._tell(met.entry_id, met.entry_id):
+            if room.nameless_count < 1 or not self._tell(met.entry_id, met.entry_id):
                 return False
+            room.nameless_count -= 1
         elif has_to_send(self._wish.read_filter, met.envelope, self._wish.own):
             if not self._take_body(met.size_bytes):
                 return False
@@ -158,24 +164,27 @@ def choose(
     return Choice(following, row.sent, tuple(row.unvouched.list_ranges()))
 
 
-def finish(choice: Choice[Hint], broken: Sequence[EntryId]) -> Choice[Hint]:
+def finish(choice: Choice[Hint], broken: Sequence[EntryId], end: int | None) -> Choice[Hint]:
     """The choice when the bodies of some entries turned out not to be readable.
 
-    Where there are too many ranges to tell it ends before those, and what would have been sent
-    behind them is not.
+    Where there are too many ranges to tell, or bodies were not read from some entry on, it ends
+    before those, and what would have been told behind them is not.
+
+    Args:
+        broken: ascending.
+        end: from here on no body was read; None: all were.
     """
-    if not broken:
-        return choice
+    following = choice.next if end is None else end
     unvouched = EntryRanges(choice.unvouched)
     for entry in broken:
         unvouched.add(entry)
-    ranges = unvouched.list_ranges()
-    following = choice.next
+    ranges = unvouched.within(0, following - 1)
     if len(ranges) > FILTERED_RANGE_COUNT_MAX:
         following = ranges[FILTERED_RANGE_COUNT_MAX][0]
+        ranges = ranges[:FILTERED_RANGE_COUNT_MAX]
     lost = set(broken)
     sent = [one for one in choice.sent if one.entry_id < following and one.entry_id not in lost]
-    return Choice(following, sent, tuple(ranges[:FILTERED_RANGE_COUNT_MAX]))
+    return Choice(following, sent, tuple(ranges))
 
 
 def _go_through(plan: RangePlan, known: Iterable[MetEntry[Hint]], row: _Row[Hint]) -> int:
