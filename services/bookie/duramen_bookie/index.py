@@ -14,6 +14,7 @@ docs/protocol/entry-log.md, docs/protocol/envelopes.md "On disk", V1.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 from duramen.core.entry_ranges import group_ranges
@@ -36,6 +37,37 @@ class EntryPlace(NamedTuple):
 
     entry_id: EntryId
     location: Location
+
+
+class HotPlaces(NamedTuple):
+    """Places of some entries of a ledger as they were at one moment; looked at on any thread.
+
+    The contents are the ledger's own: more are put behind them, and those that are there stay.
+    """
+
+    table: EntryTable
+    contents: ContentTable | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all the entries together."""
+        return self.table.sum_column(2) if self.table else 0
+
+    def place_of(self, entry_id: EntryId) -> EntryPlace:
+        """Where an entry lies, which is there."""
+        found = self.table.get(entry_id)
+        assert found is not None, entry_id
+        return EntryPlace(entry_id, Location(*found[:3]))
+
+    def list_contents(self) -> list[ContentRun]:
+        """Contents of the envelopes of the entries, as runs."""
+        if self.contents is None or not self.table:
+            return []
+        content_of = cache(self.contents.get)  # the entries of a block have one
+        return group_contents(
+            (entry_id, b"" if number == NO_CONTENT else content_of(number))
+            for entry_id, number in self.table.select_column(_CONTENT, 0, self.table.last())
+        )
 
 
 class EntryIndex:
@@ -90,14 +122,7 @@ class EntryIndex:
 
     def list_contents(self, ledger_id: LedgerId, first: EntryId, last: EntryId) -> list[ContentRun]:
         """Contents of the envelopes of what is here from `first` to `last`, as runs."""
-        contents = self._contents.get(ledger_id)
-        if contents is None:
-            return []
-        numbers = self._ledgers[ledger_id].select_column(_CONTENT, first, last)
-        return group_contents(
-            (entry_id, b"" if number == NO_CONTENT else contents.get(number))
-            for entry_id, number in numbers
-        )
+        return self.cut(ledger_id, first, last).list_contents()
 
     def renew_contents(self, ledger_id: LedgerId) -> None:
         """Keep only those contents that are used, after entries have left."""
@@ -110,10 +135,12 @@ class EntryIndex:
             lambda number: NO_CONTENT if number == NO_CONTENT else new.put(old.get(number)),
         )
 
-    def cut(self, ledger_id: LedgerId, first: EntryId, last: EntryId) -> EntryTable:
-        """A copy of the places of a ledger from `first` to `last`: to be looked at on a thread."""
+    def cut(self, ledger_id: LedgerId, first: EntryId, last: EntryId) -> HotPlaces:
+        """What is known of a ledger from `first` to `last`, copied."""
         table = self._ledgers.get(ledger_id)
-        return EntryTable("IQI") if table is None else table.cut(first, last, last - first + 1)
+        if table is None:
+            return HotPlaces(EntryTable("IQI"))
+        return HotPlaces(table.cut(first, last, last - first + 1), self._contents.get(ledger_id))
 
     def copy_places(self) -> list[tuple[LedgerId, EntryTable]]:
         """Every ledger with a copy of its places, ascending: to be looked at on another thread."""

@@ -91,7 +91,7 @@ def _make_reading(
         size, headers_only,
     )  # fmt: skip
     if plan.hot:
-        return PlannedRead(plain, [hot.place_of(entry) for entry in numbers], pin=hot.pin)
+        return PlannedRead(plain, [hot.places.place_of(entry) for entry in numbers], pin=hot.pin)
     return PlannedRead(plain, (), count, size)
 
 

@@ -16,13 +16,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from duramen.core.bookie.bookie_state import NO_ENTRIES, RangePlan, ReadPlan
 from duramen.core.bookie.range_choice import MetEntry
-from duramen.core.entry_table import EntryTable
 from duramen.core.status import BookieStatus
 from duramen.ids import EntryId, LedgerId
-from duramen.wire.disk.journal_format import Location
 from duramen.wire.envelope import Envelope, parse_content
 from duramen_bookie.entry_log.entry_log import ReadFault
-from duramen_bookie.index import EntryPlace
+from duramen_bookie.index import HotPlaces
 
 if TYPE_CHECKING:
     from duramen_bookie.entry_log.contents import ContentRun
@@ -41,41 +39,31 @@ class HotEntries(NamedTuple):
     `pin` keeps the journal's files from being recycled as long as this is kept.
     """
 
-    places: EntryTable
-    runs: Sequence[ContentRun] = ()
+    places: HotPlaces
     pin: object = None
 
-    @property
-    def size_bytes(self) -> int:
-        """Of all of them together."""
-        return self.places.sum_column(2) if self.places else 0
 
-    def place_of(self, entry_id: EntryId) -> EntryPlace:
-        """Where one of them lies."""
-        found = self.places.get(entry_id)
-        assert found is not None, "what the core calls hot has a place"
-        return EntryPlace(entry_id, Location(*found[:3]))
+NOTHING_HOT: Final = HotEntries(HotPlaces(NO_ENTRIES))
 
 
-NOTHING_HOT: Final = HotEntries(NO_ENTRIES)
-
-
-def copy_hot(storage: Storage, plan: RangePlan, *, with_envelopes: bool) -> HotEntries:
+def copy_hot(storage: Storage, plan: RangePlan) -> HotEntries:
     """Copy what memory knows of a plan's hot entries; on the event loop, with the plan."""
     if not plan.hot:
         return NOTHING_HOT
     first, last = plan.hot.next_id(0), plan.hot.last()
-    runs = storage.hot_contents(plan.ledger_id, first, last) if with_envelopes else ()
-    places = storage.index.cut(plan.ledger_id, first, last)
-    return HotEntries(places, runs, _pin(storage, plan))
+    one = ReadPlan(
+        BookieStatus.OK, plan.lac, plan.highest, plan.is_sealed, plan.ledger_id, first, 1, 0, False
+    )
+    ((reading,), _) = storage.select([one])
+    return HotEntries(storage.index.cut(plan.ledger_id, first, last), reading.pin)
 
 
-def list_hot(plan: RangePlan, hot: HotEntries) -> Iterator[Met]:
-    """The hot entries of a plan, ascending."""
-    envelopes = _Envelopes(hot.runs)
+def list_hot(plan: RangePlan, hot: HotEntries, *, with_envelopes: bool) -> Iterator[Met]:
+    """The hot entries of a plan, ascending; on any thread."""
+    envelopes = _Envelopes(hot.places.list_contents() if with_envelopes else ())
     for entry, identity in plan.hot.rows():
         entry_id = EntryId(entry)
-        size = hot.place_of(entry_id).location.length_bytes
+        size = hot.places.place_of(entry_id).location.length_bytes
         yield Met(entry_id, identity, size, envelopes.of(entry_id))
 
 
@@ -136,13 +124,3 @@ class _Envelopes:
             self._content = self._run.content
             self._envelope = parse_content(self._content)
         return self._envelope
-
-
-def _pin(storage: Storage, plan: RangePlan) -> object:
-    """Found places stay as long as this is kept: the pin of a read of the first one."""
-    first = plan.hot.next_id(0)
-    one = ReadPlan(
-        BookieStatus.OK, plan.lac, plan.highest, plan.is_sealed, plan.ledger_id, first, 1, 0, False
-    )
-    ((reading,), _) = storage.select([one])
-    return reading.pin

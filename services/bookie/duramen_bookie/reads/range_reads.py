@@ -55,10 +55,9 @@ class RangeJob:
         self, storage: Storage, plans: Sequence[RangePlan], rows: Sequence[FilteredRange]
     ) -> None:
         self._storage = storage
-        self._rows = list(zip(rows, plans, [
-            copy_hot(storage, plan, with_envelopes=_needs_envelopes(row))
-            for row, plan in zip(rows, plans, strict=True)
-        ], strict=True))  # fmt: skip
+        self._rows = [
+            (row, plan, copy_hot(storage, plan)) for row, plan in zip(rows, plans, strict=True)
+        ]
         met_count = sum([plan.met_count for plan in plans])
         self.queue_bytes = _ROW_BYTES * met_count
         self.answer_bytes = min(READ_BYTES_MAX, sum([_bound(*one) for one in self._rows]))
@@ -66,7 +65,7 @@ class RangeJob:
         self.is_short = (
             not any(plan.settled for plan in plans)
             and met_count <= INLINE_READ_ENTRY_COUNT_MAX
-            and sum([hot.size_bytes for _, _, hot in self._rows]) <= INLINE_READ_BYTES_MAX
+            and sum([hot.places.size_bytes for _, _, hot in self._rows]) <= INLINE_READ_BYTES_MAX
         )
 
     def read(self) -> RangeResult:
@@ -95,8 +94,11 @@ class RangeJob:
     ) -> FilteredAnswer:
         if plan.status is not BookieStatus.OK:
             return _refuse(row, plan)
-        settled = SettledEntries(self._storage, plan, with_envelopes=_needs_envelopes(row))
-        known: Iterable[Met] = list_hot(plan, hot) if plan.hot else settled
+        is_named = row.with_envelopes or row.read_filter is not None
+        settled = SettledEntries(self._storage, plan, with_envelopes=is_named)
+        known: Iterable[Met] = settled
+        if plan.hot:
+            known = list_hot(plan, hot, with_envelopes=is_named)
         choice = choose(plan, known, _wish_of(row), room)
         unreadable += settled.unreadable
         if choice.next == plan.first:
@@ -136,13 +138,9 @@ def _wish_of(row: FilteredRange) -> Wish:
     return Wish(row.read_filter, row.own, wanted.bytes_max, wanted.headers_only, row.is_digest)
 
 
-def _needs_envelopes(row: FilteredRange) -> bool:
-    return row.with_envelopes or row.read_filter is not None
-
-
 def _bound(row: FilteredRange, plan: RangePlan, hot: HotEntries) -> int:
     """The most that the bodies of a row take, but that the first may be larger."""
     if row.is_digest or not plan.met_count:
         return 0
     most = READ_BYTES_MAX if row.wanted.headers_only else row.wanted.bytes_max
-    return most if plan.settled else min(most, hot.size_bytes)
+    return most if plan.settled else min(most, hot.places.size_bytes)

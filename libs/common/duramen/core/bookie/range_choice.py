@@ -87,7 +87,8 @@ class _Row(Generic[Hint]):
         self._damages = deque(() if plan.is_doubtful else plan.unvouched)
         self._sent_bytes = 0
         self._envelope: Hint | None = None
-        """Of the entry that was met last."""
+        self._is_mine = has_to_send(wish.read_filter, None, wish.own)
+        """Envelope of the entry that was met last, and whether such entries are sent from here."""
 
     def pass_over(self, position: int, end: int) -> int:
         """Tell what is in doubt from `position` to before `end`, where no entry is met.
@@ -106,14 +107,17 @@ class _Row(Generic[Hint]):
     def meet(self, met: MetEntry[Hint]) -> bool:
         """Look at an entry that is here; False if there is no room for it."""
         room = self._room
-        is_run_begun = met.envelope is not None and met.envelope != self._envelope
+        is_run_begun = False
+        if met.envelope is not self._envelope and met.envelope != self._envelope:
+            is_run_begun = met.envelope is not None
+            self._is_mine = has_to_send(self._wish.read_filter, met.envelope, self._wish.own)
         if room.entry_count < 1 or room.run_count < is_run_begun:
             return False
         if met.identity is None:
             if room.nameless_count < 1 or not self._tell(met.entry_id, met.entry_id):
                 return False
             room.nameless_count -= 1
-        elif has_to_send(self._wish.read_filter, met.envelope, self._wish.own):
+        elif self._is_mine:
             if not self._take_body(met.size_bytes):
                 return False
             self.sent.append(met)
@@ -193,7 +197,7 @@ def _go_through(plan: RangePlan, known: Iterable[MetEntry[Hint]], row: _Row[Hint
     for met in known:
         if met.entry_id >= plan.end:
             break
-        reached = row.pass_over(position, met.entry_id)
+        reached = position if position == met.entry_id else row.pass_over(position, met.entry_id)
         if reached < met.entry_id or not row.meet(met):
             return reached
         position = met.entry_id + 1
