@@ -24,6 +24,7 @@ from tests.component.bookie_world import (
     LEDGER,
     OK,
     PATHS,
+    SEAL,
     Bookie,
     add,
     bodies,
@@ -193,12 +194,14 @@ def test_what_nobody_could_store_changes_no_cookie(tmp_path: Path) -> None:
             assert await bookie.add(bad, cut) == invalid, "V11: another entry's"
             other = [BookieStatus.WRONG_INCARNATION]
             assert await bookie.add(good, life="f" * 32) == other  # type: ignore[arg-type]
+            await bookie.seal(SEAL)
+            assert await bookie.add(good) == [BookieStatus.SEALED]
         assert set(cookie_formats(tmp_path)) == {2}
 
     run(scenario)
 
 
-def test_a_sealed_epoch_is_told_also_while_the_cookies_wait(tmp_path: Path) -> None:
+def test_what_is_here_waits_for_no_cookie_unless_its_lac_needs_a_record(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as bookie:
             assert await bookie.add(add(2)) == [OK]

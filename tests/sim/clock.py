@@ -32,7 +32,7 @@ from duramen.runtime.sequencer import (
 )
 from duramen.units import SECOND
 from duramen.wire import bookie_calls
-from duramen_bookie import handlers, identity, storage
+from duramen_bookie import admission, handlers, identity, storage
 from duramen_bookie.repair import inventory, pulling
 from duramen_bookie.upkeep import repair_queue
 from duramen_readproxy.following import feed, record_reader, streams
@@ -239,7 +239,7 @@ def _list_bindings(world: World, seed: int) -> list[_Binding]:
         ),
         _Binding(handlers, "pack_marks", _keep_rows),
         _Binding(handlers, "frame_version", _read_version),
-        _Binding(handlers, "check_entry", known_bytes.know_entry),
+        _Binding(admission, "check_entry", known_bytes.know_entry),
         _Binding(handlers, "_read_clock_us", now_us),
         _Binding(handlers, "ThreadPoolExecutor", _make_nothing),
         *(_Binding(handlers, name, _make_nothing) for name in ("show_classes", "show_polls")),

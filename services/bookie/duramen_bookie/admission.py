@@ -6,8 +6,9 @@ class that is full refuses its own, with advice when to ask again, and never any
 client may hold half of a class at most. A long poll holds nothing while it waits: only what wakes
 it needs room.
 
-Pure decisions: no event loop, thread or clock. Not here: limits of bodies and connections (the data
-server), what is stored or read (`storage`). Called by `handlers`.
+A row of an add is verified here, too. Pure decisions: no event loop, thread or clock. Not here:
+limits of bodies and connections (the data server), what is stored or read (`storage`). Called by
+`handlers`.
 Source: docs/protocol/wire.md "what an answer's status allows one to conclude" and "Overload".
 """
 
@@ -17,9 +18,12 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
+from duramen.core.bookie.bookie_state import AddRow
 from duramen.limits import JOURNAL_QUEUE_BYTES_MAX, READ_QUEUE_WAIT_MAX_US
 from duramen.units import MIB
 from duramen.wire.bookie_calls import Add, ReadRange, ServiceClass
+from duramen.wire.entry import EntryError, check_entry
+from duramen.wire.envelope import EnvelopeError, parse_envelope
 
 Job = TypeVar("Job")
 
@@ -87,6 +91,21 @@ def class_of_reads(reads: Iterable[ReadRange]) -> ServiceClass:
     named = {read.service for read in reads}
     named.discard(ServiceClass.APPEND)
     return next((s for s in _LEAST_FAVOURED_FIRST if s in named), ServiceClass.CATCH_UP_READ)
+
+
+def check_add(add: Add, entry: bytes) -> AddRow:
+    """Verify an entry and its envelope before the core sees them (BK#1046)."""
+    try:
+        info = check_entry(entry)
+        if add.envelope:
+            parse_envelope(bytes(add.envelope), add.ledger_id, add.entry_id, info.crc)
+    except (EntryError, EnvelopeError):
+        return AddRow(add.ledger_id, add.entry_id, add.lac, 0, add.is_recovery, False)
+    is_valid = info.ledger_id == add.ledger_id and info.entry_id == add.entry_id
+    return AddRow(
+        add.ledger_id, add.entry_id, add.lac, info.crc, add.is_recovery, is_valid,
+        bool(add.envelope),
+    )  # fmt: skip
 
 
 class Permit:

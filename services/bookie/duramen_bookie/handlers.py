@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,7 +26,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, assert_never
 
 from duramen.core.bookie import BookieCore
 from duramen.core.bookie.bookie_state import (
-    AddRow,
     CheckSegment,
     Effect,
     MarksAnswer,
@@ -60,8 +58,6 @@ from duramen.wire.bookie_calls import (
     parse_seals,
 )
 from duramen.wire.disk.journal_format import record_bytes
-from duramen.wire.entry import EntryError, check_entry
-from duramen.wire.envelope import EnvelopeError, parse_envelope
 from duramen.wire.flexible.filtered_answers import pack_filtered_answers
 from duramen.wire.flexible.filtered_reads import (
     READ_VERSION_FILTERED,
@@ -75,6 +71,7 @@ from duramen_bookie.admission import (
     ClassLimits,
     OverloadError,
     Permit,
+    check_add,
     class_of_add,
     class_of_reads,
 )
@@ -88,11 +85,11 @@ from duramen_bookie.metrics import (
 )
 from duramen_bookie.reads.range_reads import RangeJob
 from duramen_bookie.reads.read_jobs import PlainJob, ReadJob, ReadOutcome
+from duramen_bookie.upkeep.formats import FirstEnvelope
 
 if TYPE_CHECKING:
     from duramen_bookie.storage import Storage
 
-_LOG: Final = logging.getLogger(__name__)
 _FRAME: Final = "application/octet-stream"
 _TEXT: Final = "text/plain; charset=utf-8"
 _PROOFS_RUNNING_MAX: Final = 64
@@ -106,7 +103,9 @@ class StoppingError(Exception):
 class _Pending:
     """A request that the core has not answered yet, and what it holds meanwhile."""
 
-    __slots__ = ("filtered", "future", "is_append", "permit", "request", "since_us", "timer")
+    __slots__ = (
+        "filtered", "future", "is_append", "is_early", "permit", "request", "since_us", "timer",
+    )  # fmt: skip
 
     def __init__(self, request: RequestId, permit: Permit | None) -> None:
         self.request = request
@@ -116,6 +115,8 @@ class _Pending:
         self.since_us = _read_clock_us()
         self.is_append = False
         """Whether entries of a client wait for the journal."""
+        self.is_early = False
+        """Whether it has envelopes, and not all cookies say that there may be some."""
         self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.timer: asyncio.TimerHandle | None = None
 
@@ -186,7 +187,7 @@ class DataPlane:
         self._numbers = itertools.count(1)
         self._pending: dict[RequestId, _Pending] = {}
         self._stopped: str | None = None
-        self._beginning: asyncio.Future[None] | None = None
+        self._first_envelope = FirstEnvelope(storage.secure_format)
         self._calls: dict[str, Callable[[bytes, str], Awaitable[bytes]]] = {
             "/b/add": self._begin_add,
             "/b/read": self._begin_read,
@@ -284,8 +285,7 @@ class DataPlane:
         """After `stop`: wait until no thread reads any more."""
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, self._readers.shutdown)
-        if self._beginning is not None:  # nobody writes cookies of directories that were released
-            await asyncio.wait([self._beginning])
+        await self._first_envelope.close()
 
     def drain(self) -> None:
         """Carry out what the core has left in its outbox."""
@@ -327,31 +327,16 @@ class DataPlane:
         permit = None if is_early else self._take_for_adds(service, peer, size)
         if permit is not None:
             entries = [bytes(add.entry) for add in adds]
-            rows = list(map(_check_add, adds, entries))
+            rows = list(map(check_add, adds, entries))
         else:
             entries = []
-            rows = [_check_add(add, bytes(add.entry)) for add in adds]
-        if is_early and incarnation == self._core.incarnation and any(r.is_valid for r in rows):
-            _count_refusal(service)
-            self._begin_envelopes()
+            rows = [check_add(add, bytes(add.entry)) for add in adds]
         pending = self._open_request(permit)
+        pending.is_early = is_early
         pending.is_append = service is ServiceClass.APPEND and permit is not None
         self._core.on_adds(pending.request, incarnation, rows, has_room=permit is not None)
         self._drain(adds, entries)
         return pending
-
-    def _begin_envelopes(self) -> None:
-        """The first envelope: the cookies say so before a record with one is queued; until then
-        such rows are OVERLOADED, and who sent them asks again."""
-        if self._beginning is None or self._beginning.done():
-            loop = asyncio.get_running_loop()
-            self._beginning = loop.run_in_executor(None, self._storage.secure_format)
-            self._beginning.add_done_callback(self._on_format_secured)
-
-    def _on_format_secured(self, securing: asyncio.Future[None]) -> None:
-        error = None if securing.cancelled() else securing.exception()
-        if error is not None:
-            _LOG.error("the cookies cannot be written, so envelopes are refused: %s", error)
 
     def _take_for_adds(self, service: ServiceClass, peer: str, size_bytes: int) -> Permit | None:
         """Room in the class and in the journal, or None."""
@@ -536,7 +521,7 @@ class DataPlane:
             case Persist():
                 self._persist(effect, adds, entries)
             case ReplyStatuses(request=request, statuses=statuses):
-                self._reply(request, statuses)
+                self._reply_statuses(request, statuses)
             case ReplyMarks(request=request, marks=marks):
                 self._reply(request, marks)
             case ReadEntries():
@@ -563,6 +548,12 @@ class DataPlane:
             return
         if not is_queued:
             self.stop("the bookie is stopping")
+
+    def _reply_statuses(self, request: RequestId, statuses: Sequence[BookieStatus]) -> None:
+        pending = self._pending.get(request)
+        if pending is not None and pending.is_early and BookieStatus.OVERLOADED in statuses:
+            self._first_envelope.begin()
+        self._reply(request, statuses)
 
     def _reply(self, request: RequestId, answer: object) -> None:
         pending = self._pending.get(request)
@@ -660,21 +651,6 @@ class DataPlane:
     def _on_timer(self, request: RequestId) -> None:
         self._core.on_wait_over(request)
         self.drain()
-
-
-def _check_add(add: Add, entry: bytes) -> AddRow:
-    """Verify an entry and its envelope before the core sees them (BK#1046)."""
-    try:
-        info = check_entry(entry)
-        if add.envelope:
-            parse_envelope(bytes(add.envelope), add.ledger_id, add.entry_id, info.crc)
-    except (EntryError, EnvelopeError):
-        return AddRow(add.ledger_id, add.entry_id, add.lac, 0, add.is_recovery, False)
-    is_valid = info.ledger_id == add.ledger_id and info.entry_id == add.entry_id
-    return AddRow(
-        add.ledger_id, add.entry_id, add.lac, info.crc, add.is_recovery, is_valid,
-        bool(add.envelope),
-    )  # fmt: skip
 
 
 def _count_bytes(result: ReadOutcome) -> int:

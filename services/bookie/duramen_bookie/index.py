@@ -28,6 +28,9 @@ from duramen_bookie.entry_log.contents import (
     group_contents,
 )
 
+_LENGTH: Final = 2
+"""The column of the bytes of entries."""
+
 _CONTENT: Final = 3
 """The column of the contents' numbers, where there is one."""
 
@@ -51,7 +54,11 @@ class HotPlaces(NamedTuple):
     @property
     def size_bytes(self) -> int:
         """Of all the entries together."""
-        return self.table.sum_column(2) if self.table else 0
+        return self.table.sum_column(_LENGTH) if self.table else 0
+
+    def sizes(self) -> dict[int, int]:
+        """Bytes of each entry."""
+        return dict(self.table.select_column(_LENGTH, 0, self.table.last()))
 
     def place_of(self, entry_id: EntryId) -> EntryPlace:
         """Where an entry lies, which is there."""

@@ -61,10 +61,10 @@ def copy_hot(storage: Storage, plan: RangePlan) -> HotEntries:
 def list_hot(plan: RangePlan, hot: HotEntries, *, with_envelopes: bool) -> Iterator[Met]:
     """The hot entries of a plan, ascending; on any thread."""
     envelopes = _Envelopes(hot.places.list_contents() if with_envelopes else ())
+    sizes = hot.places.sizes()
     for entry, identity in plan.hot.rows():
         entry_id = EntryId(entry)
-        size = hot.places.place_of(entry_id).location.length_bytes
-        yield Met(entry_id, identity, size, envelopes.of(entry_id))
+        yield MetEntry(entry_id, identity, sizes[entry], envelopes.of(entry_id))
 
 
 class SettledEntries:
@@ -96,13 +96,14 @@ class SettledEntries:
         if not rows:
             if fault is ReadFault.UNREADABLE:
                 self.unreadable.append((ledger_id, first))
-            return [Met(first, None, 0, None)]
+            return [MetEntry(first, None, 0, None)]
         runs: Sequence[ContentRun] = ()
         if self._with_envelopes:
             runs = self._storage.settled_contents(ledger_id, first, rows[-1].entry_id)
         envelopes = _Envelopes(runs)
         return [
-            Met(row.entry_id, row.crc, row.length_bytes, envelopes.of(row.entry_id)) for row in rows
+            MetEntry(row.entry_id, row.crc, row.length_bytes, envelopes.of(row.entry_id))
+            for row in rows
         ]
 
 

@@ -2,13 +2,12 @@
 
     offset  size  field                         offset  size  field
     0       4     magic "DCP1"                  40      8     next entry log file's id
-    4       1     version (1, 2)                48      4×4   entry logs, logs, ledgers, numbers
+    4       1     version (2: envelopes)        48      4×4   entry logs, logs, ledgers, numbers
     5       1     flags (below)                 64      24×   file: id 8, bytes of data 8,
     8       8     number of the checkpoint                    index's CRC 4, directory 4
     16      16    incarnation                   …       4×    numbers: logs, then ledgers
     32      8     covered journal file          end     4     CRC32C of all before
 
-    version 2: as 1; there are envelopes on the disks
     flags   1 all is doubtful; 3 and that is bounded: the numbers begin with the bound's two halves
     log     id, sealed epoch, gone below, [newer from], count of gone ranges; their firsts, lasts
     ledger  log, epoch, LAC, highest, flags (1 doubtful), counts, firsts, lasts (settled, unknown)

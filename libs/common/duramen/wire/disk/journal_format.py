@@ -281,7 +281,7 @@ def encode_commit(
         seed: `seed_of` the bookie's incarnation.
     """
     assert records and offset % 8 == 0, (len(records), offset)
-    commit_bytes = sum([record.size_bytes for record in records])
+    commit_bytes = sum([record_bytes(len(r.body) + len(r.envelope)) for r in records])
     start = offset
     padding = b""
     buffers: list[bytes] = []
@@ -289,7 +289,6 @@ def encode_commit(
     for (
         kind, ledger_id, entry_id, lac, body, service, wave, is_recovery, is_below, envelope,
     ) in records:  # fmt: skip
-        assert (kind is RecordKind.STORE) == bool(envelope), (kind, len(envelope))
         size = len(body) + len(envelope)
         flags = is_recovery | is_below << 1
         head = _HEAD.pack(
@@ -300,6 +299,7 @@ def encode_commit(
         header_crc = google_crc32c.extend(seed, head)
         previous_crc = google_crc32c.extend(header_crc, body)
         if envelope:
+            assert kind is RecordKind.STORE, kind
             previous_crc = google_crc32c.extend(previous_crc, envelope)
         buffers.append(padding + head + _CRCS.pack(header_crc, previous_crc))
         buffers.append(body)
