@@ -124,6 +124,21 @@ def test_a_plan_has_namespaces_first_and_only_differences() -> None:
     assert steps[4].version == 4
 
 
+def test_other_copysets_replace_replication_and_are_one_patch() -> None:
+    """YAML reads `sticky: on` as true; what the new form has not is not compared."""
+    stored = LogConfig.model_validate({"replication": {"ensemble_size": 5}}).to_json()
+    config = {"copysets": "flexible", "replication": {"node": 2}, "sticky": True}
+    present = {("Namespace", "a"): Present({}), ("Log", "a/b"): Present(stored, 1)}
+    (step,) = make_plan([want("a/b", config)], present)
+    assert step.patch() == {"copysets": "flexible", "replication": {"node": 2}, "sticky": "on"}
+    flexible = LogConfig.model_validate(config).to_json()
+    present["Log", "a/b"] = Present(flexible, 2)
+    (step,) = make_plan([want("a/b", config)], present)
+    assert step.action == "same"
+    with pytest.raises(DocumentsError, match="striped logs have ensemble_size"):
+        make_plan([want("a/b", {"replication": {"ensemble_size": 3}})], present)
+
+
 def test_fields_that_a_document_does_not_name_are_left() -> None:
     kept = LogConfig.model_validate({"retention": {"age": "30d"}}).to_json()
     present = {("Namespace", "a"): Present({}), ("Log", "a/b"): Present(kept, 1)}

@@ -67,6 +67,16 @@ def test_what_was_done_is_told_in_one_line(  # noqa: PLR0917 - as many parameter
     assert json.loads(capsys.readouterr().out) == answer
 
 
+def test_copysets_are_one_more_field_of_the_configuration(proxy: FakeProxy) -> None:
+    proxy.answers[LOG] = {"changed": True, "config_version": 2}
+    more = ["--config", '{"replication": {"node": 2}}', "--copysets", "flexible"]
+    whole = {"replication": {"node": 2}, "copysets": "flexible"}
+    assert main(["log", "create", "shop/orders", *more]) == 0
+    assert main(["log", "reconfigure", "shop/orders", *more]) == 0
+    assert main(["log", "reconfigure", "shop/orders", "--copysets", "striped"]) == 0
+    assert [body for _, body in proxy.asked] == [whole, whole, {"copysets": "striped"}]
+
+
 def test_a_time_is_looked_up_first_and_the_record_that_it_names_is_kept(
     proxy: FakeProxy, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
@@ -38,6 +38,10 @@ BookieText = Annotated[str, Parameter(help="the bookie's id", completer=_complet
 LogText = Annotated[str, Parameter(help="the log, as NAMESPACE/LOG", completer=_complete_log)]
 NamespaceText = Annotated[str, Parameter(help="the namespace", completer=complete_namespace)]
 ConfigOption = Annotated[str, Parameter(help="configuration as JSON; {} for the defaults")]
+CopysetsOption = Annotated[
+    Literal["striped", "flexible"] | None,
+    Parameter(help="where the copies of an entry lie: short for the field of --config"),
+]
 UrlOption = Annotated[
     str | None, Parameter(help=f"the proxy's URL (else ${URL_VARIABLE}, else cluster.json)")
 ]

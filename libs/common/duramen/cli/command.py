@@ -126,6 +126,19 @@ def parse_config(text: str) -> dict[str, Any]:
     return document
 
 
+def name_copysets(config: dict[str, Any], copysets: str | None) -> dict[str, Any]:
+    """The configuration with what `--copysets` says.
+
+    Raises:
+        UsageError: `--config` says something else.
+    """
+    if copysets is None:
+        return config
+    if config.get("copysets", copysets) != copysets:
+        raise UsageError(f"--config has copysets {config['copysets']}, and --copysets {copysets}")
+    return {**config, "copysets": copysets}
+
+
 def run_async(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run a command's coroutine on the loop that the services run on."""
     return uvloop.run(coroutine)

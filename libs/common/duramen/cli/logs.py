@@ -18,6 +18,7 @@ from cyclopts import App, Parameter
 from duramen.cli.arguments import (
     AdminUrlOption,
     ConfigOption,
+    CopysetsOption,
     DataOption,
     JsonOption,
     LogText,
@@ -27,7 +28,9 @@ from duramen.cli.arguments import (
 from duramen.cli.command import (
     DATA_DEFAULT,
     ExitCode,
+    UsageError,
     find_url,
+    name_copysets,
     open_client,
     parse_argument,
     parse_config,
@@ -57,6 +60,7 @@ def create(
     /,
     *,
     config: ConfigOption = "{}",
+    copysets: CopysetsOption = None,
     url: UrlOption = None,
     data: DataOption = DATA_DEFAULT,
     json: JsonOption = False,
@@ -66,7 +70,7 @@ def create(
     Exit codes: 0 created or there; 1 refused or failed; 2 usage.
     """
     name = parse_argument(parse_log, log)
-    document = parse_config(config)
+    document = name_copysets(parse_config(config), copysets)
     target = find_url(url, data, "write_url")
     is_new = call_proxy(target, lambda client: client.ensure_log(name[0], name[1], document))
     if json:
@@ -81,7 +85,8 @@ def reconfigure(
     log: LogText,
     /,
     *,
-    config: Annotated[str, Parameter(help="the fields to change, as JSON")],
+    config: Annotated[str | None, Parameter(help="the fields to change, as JSON")] = None,
+    copysets: CopysetsOption = None,
     version: Annotated[int | None, Parameter(help="refuse unless this one is stored")] = None,
     url: UrlOption = None,
     data: DataOption = DATA_DEFAULT,
@@ -89,12 +94,15 @@ def reconfigure(
 ) -> int:
     """Change fields of a log's configuration; the others stay as they are.
 
-    Replication takes effect with the next segment, which begins at once; the rest at once.
+    Replication takes effect with the next segment, which begins at once; the rest at once. Other
+    copysets replace replication as a whole.
 
     Exit codes: 0 changed or the same already; 1 refused or failed; 2 usage.
     """
     name = parse_argument(parse_log, log)
-    patch = parse_config(config)
+    if config is None and copysets is None:
+        raise UsageError("give --config or --copysets")
+    patch = name_copysets(parse_config(config or "{}"), copysets)
     target = find_url(url, data, "write_url")
     answer = call_proxy(
         target, lambda client: client.reconfigure_log(name[0], name[1], patch, version=version)
