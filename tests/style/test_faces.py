@@ -41,8 +41,8 @@ FACES = {
     f"{SDK}/core/owned_log.py": {"OwnedLog": OWNED, "AppendTicket": TICKET},
 }
 VALUES = {
-    "Appended", "DuramenError", "Lost", "Mark", "Moved", "NotOwner", "ReadRecord", "Receipt",
-    "Record", "Repeat", "RetryPolicy", "Uncertain", "Unreachable",
+    "Appended", "DuramenError", "LogSettings", "Lost", "Mark", "Moved", "NotOwner", "ReadRecord",
+    "Receipt", "Record", "Repeat", "RetryPolicy", "Uncertain", "Unreachable",
 }  # fmt: skip
 """Public classes without a method that a user calls."""
 

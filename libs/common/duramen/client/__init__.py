@@ -14,6 +14,7 @@ from duramen.client.sdk.log import Log, Namespace
 from duramen.client.sdk.producer import BulkTicket, Producer, Ticket
 from duramen.client.sdk.read_batch import ReadBatch, ReadRecord
 from duramen.client.sdk.values import Lost, Mark, Moved, Receipt, Record
+from duramen.client.settings import LogSettings
 from duramen.errors import DuramenError
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "Client",
     "DuramenError",
     "Log",
+    "LogSettings",
     "Lost",
     "Mark",
     "Moved",

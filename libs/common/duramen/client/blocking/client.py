@@ -22,6 +22,7 @@ from duramen.client.sdk.producer import BATCH_BYTES_DEFAULT, IN_FLIGHT_BYTES_DEF
 from duramen.client.sdk.read_batch import ReadBatch
 from duramen.client.sdk.reader import ANSWER_BYTES
 from duramen.client.sdk.values import Compression, Mark
+from duramen.client.settings import LogSettings
 from duramen.limits import BATCH_RECORD_COUNT_MAX
 
 
@@ -464,7 +465,7 @@ class SyncLog:
         """
         return self._portal.call(self._log.segments())
 
-    def ensure(self, config: Mapping[str, Any] | None = None) -> bool:
+    def ensure(self, config: LogSettings | Mapping[str, Any] | None = None) -> bool:
         """Create the log if it is missing.
 
         Args:
@@ -497,7 +498,7 @@ class SyncLog:
         return self._portal.call(self._log.show())
 
     def reconfigure(
-        self, patch: Mapping[str, Any], *, version: int | None = None
+        self, patch: LogSettings | Mapping[str, Any], *, version: int | None = None
     ) -> dict[str, Any]:
         """Change some fields of the log's configuration; the others stay.
 

@@ -44,6 +44,7 @@ from duramen.client.sdk.values import (
     find_codec,
     read_mark,
 )
+from duramen.client.settings import LogSettings
 from duramen.errors import DuramenError
 from duramen.limits import BATCH_RECORD_COUNT_MAX
 from duramen.runtime.http_client import UnreachableError
@@ -471,7 +472,7 @@ class Log:
 
     # --- look after it ---------------------------------------------------------------------------
 
-    async def ensure(self, config: Mapping[str, Any] | None = None) -> bool:
+    async def ensure(self, config: LogSettings | Mapping[str, Any] | None = None) -> bool:
         """Create the log if it is missing.
 
         Args:
@@ -505,7 +506,7 @@ class Log:
         return await self._session.run(lambda: self._session.write.show_log(*self._key))
 
     async def reconfigure(
-        self, patch: Mapping[str, Any], *, version: int | None = None
+        self, patch: LogSettings | Mapping[str, Any], *, version: int | None = None
     ) -> dict[str, Any]:
         """Change some fields of the log's configuration; the others stay.
 
