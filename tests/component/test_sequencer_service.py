@@ -23,7 +23,8 @@ from duramen.runtime.role import ServiceOptions
 from duramen.runtime.sequencer.log_driver import LogDriver
 from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
 from duramen.units import HOUR, SECOND
-from duramen.wire.metadata_json import Paths, encode_node
+from duramen.wire.metadata_json import Paths, encode_node, read_node
+from duramen.wire.nodes.formats import understands
 from duramen_sequencer import log_host
 from duramen_sequencer.service import SequencerService
 from tests.component.host_world import Lanes
@@ -92,6 +93,26 @@ def test_when_a_bookie_goes_its_copies_are_audited_at_once(monkeypatch: pytest.M
         before = world.audit_count()
         await world.remove(BOOKIE)
         await wait_for(lambda: world.audit_count() > before)
+
+    run(scenario, monkeypatch)
+
+
+def test_a_sequencer_says_that_it_understands_flexible_logs_also_after_it_met_silent_bookies(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(world: World) -> None:
+        path = f"{PATHS.sequencers}/s0"
+
+        async def read() -> dict[str, Any]:
+            stored = await world.setup.get(path)
+            return {} if stored is None else read_node(stored.data)
+
+        async def has_looked() -> bool:
+            return "unreached" in await read()
+
+        assert understands(await read())
+        await wait_for(has_looked)
+        assert understands(await read())
 
     run(scenario, monkeypatch)
 

@@ -145,6 +145,7 @@ class _Reading:
                 shown = (placed or {}).get("shown") or ()
                 found["violations"] = None if placed is None else placed.get("violations")
                 found["violation"] = shown[0].get("detail", "") if shown else ""
+                found["refusal"] = ((placed or {}).get("nodeset") or {}).get("refusal")
             return found
 
         return path, await _or_problem(read)

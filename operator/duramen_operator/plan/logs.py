@@ -326,6 +326,9 @@ def _report_placement(log: SeenLog) -> Said:
     violations = log.facts.get("violations")
     if violations is None:
         return Said(PLACED, "Unknown", "NotAnswered", "the cluster did not say")
+    if log.facts.get("refusal") is not None:
+        message = f"no nodeset can be chosen: {log.facts['refusal']}"
+        return Said(PLACED, "False", "NoNodeset", message)
     if violations == 0:
         return Said(PLACED, "True", "AsWanted", "every copy lies where its rule wants it")
     detail = log.facts.get("violation") or "see `duramen placement check`"

@@ -2,8 +2,9 @@
 
 `observe.admin` fills `AdminView.namespaces` and `AdminView.logs` with what is described here: for a
 namespace `{"config", "logs"}`, for a log `{"log", "segments", "tail", "owner", "violations",
-"violation"}`, where `log` and each segment read as in docs/protocol/rest.md; or, for either,
-`{"problem": {"code", "detail"}}`. What is not in the view was not asked.
+"violation", "refusal"}`, where `log` and each segment read as in docs/protocol/rest.md, and the
+`refusal` of its nodeset is null or not there; or, for either, `{"problem": {"code", "detail"}}`.
+What is not in the view was not asked.
 
 Called by `logs`, `log_namespaces` and `archive`. Source: docs/protocol/rest.md.
 """

@@ -294,3 +294,20 @@ def test_a_silent_cluster_is_waited_for_in_bounded_time() -> None:
     plan = plan_logs(world, NOW + RELEASE_AFTER)
     assert [event.reason for event in steps_of(plan, Event)] == ["ReleasedLate"]
     assert len(steps_of(plan, Patch)) == 1
+
+
+def test_a_flexible_log_for_which_there_is_no_nodeset_is_not_placed() -> None:
+    log = make_log(status={"logId": "1"})
+    for refusal, told in (("2 bookies are less", "NoNodeset"), (None, "AsWanted")):
+        plan = plan_logs(observe(log, logs={PATH: see_log(refusal=refusal)}), NOW)
+        assert condition_of(plan, "orders", "PlacementSatisfied")[1] == told
+
+
+def test_defaults_of_one_form_are_dropped_for_a_log_of_the_other() -> None:
+    striped = {"replication": {"ensemble_size": 5}, "roll": {"size": "1MiB"}}
+    cluster = make_cluster({"defaults": {"log": striped}})
+    log = make_log(spec={"copysets": "flexible", "replication": {"node": 4}})
+    ((_, _, body),) = calls_of(plan_logs(observe(cluster, log, logs=ABSENT), NOW))
+    assert isinstance(body, dict) and body["copysets"] == "flexible"
+    assert body["replication"]["node"] == 4 and "ensemble_size" not in body["replication"]
+    assert body["roll"] == {"size": "1MiB"}
