@@ -18,7 +18,8 @@ import pytest
 from fastapi import FastAPI
 from httpx import ASGITransport, AsyncClient
 
-from duramen.ids import Epoch, LogId
+from duramen.errors import DuramenError
+from duramen.ids import Epoch, LogId, SequencerId
 from duramen.runtime.role import ServiceOptions
 from duramen.runtime.sequencer.log_driver import LogDriver
 from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
@@ -26,6 +27,7 @@ from duramen.units import HOUR, SECOND
 from duramen.wire.metadata_json import Paths, encode_node, read_node
 from duramen.wire.nodes.formats import understands
 from duramen_sequencer import log_host
+from duramen_sequencer.ownership.weighing import Weighing
 from duramen_sequencer.service import SequencerService
 from tests.component.host_world import Lanes
 from tests.unit.exact_log import Log
@@ -113,6 +115,36 @@ def test_a_sequencer_says_that_it_understands_flexible_logs_also_after_it_met_si
         assert understands(await read())
         await wait_for(has_looked)
         assert understands(await read())
+
+    run(scenario, monkeypatch)
+
+
+def test_a_share_that_is_given_live_stands_in_the_node_and_stays_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(world: World) -> None:
+        path = f"{PATHS.sequencers}/s0"
+
+        async def says(**wanted: Any) -> bool:
+            stored = await world.setup.get(path)
+            said = {} if stored is None else read_node(stored.data)
+            return wanted.items() <= said.items()
+
+        weighing = Weighing(SequencerId("s0"), world.service._registration.change)
+        answer = await weighing.weigh({"sequencer_weight": 3})
+        assert answer == {"id": "s0", "sequencer_weight": 3.0}
+        await wait_for(lambda: says(weight=3.0, region="x"))
+        world.service._registration.change({"unreached": ["b0"]})
+        await wait_for(lambda: says(weight=3.0, unreached=["b0"]))
+        for wrong in (None, True, "2", -1, 1001):
+            with pytest.raises(DuramenError) as caught:
+                await weighing.weigh({"sequencer_weight": wrong})
+            assert caught.value.field == "sequencer_weight"
+        status, _, body, *_ = await world.service._on_call(
+            "/s/control", b'{"op": "weigh", "sequencer_weight": 0}'
+        )
+        assert (status, json.loads(body)["sequencer_weight"]) == (200, 0.0)
+        await wait_for(lambda: says(weight=0.0))
 
     run(scenario, monkeypatch)
 

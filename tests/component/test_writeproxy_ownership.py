@@ -313,6 +313,22 @@ def test_a_hand_over_finds_the_owner_and_its_refusal_is_passed_on() -> None:
     asyncio.run(scenario())
 
 
+def test_a_sequencer_is_weighed_by_its_id() -> None:
+    async def scenario() -> None:
+        answers: Answers = {"s2": {"weigh": (200, {"id": "s2", "sequencer_weight": 2.5})}}
+        cluster, peers = cluster_of(answers)
+        told = await cluster.weigh("s2", 2.5)
+        assert json.loads(told.encode()) == {"id": "s2", "sequencer_weight": 2.5}
+        assert peers.calls == [("s2", {"op": "weigh", "sequencer_weight": 2.5})]
+        with pytest.raises(DuramenError, match="there is no sequencer s9"):
+            await cluster.weigh("s9", 1)
+        with pytest.raises(DuramenError, match="s1 did not answer") as caught:
+            await cluster.weigh("s1", 1)
+        assert caught.value.uncertain
+
+    asyncio.run(scenario())
+
+
 def test_balancing_moves_what_the_plan_says_and_a_dry_run_nothing() -> None:
     async def scenario() -> None:
         rows = [log_row(i, 10.0) for i in range(4)] + [log_row(9, 99.0, "draining")]

@@ -54,6 +54,7 @@ ARGUMENTS = {
     "sql": ["select * from bookies"],
     "tail": ["a/b", "--timeout", "0"],
     "top": ["--once"],
+    "weigh": ["s", "--sequencer-weight", "1"],
 }
 """What a command cannot do without, where that is not `a/b` or nothing."""
 

@@ -77,3 +77,15 @@ def test_balancing_shows_its_moves_and_fails_when_one_did(
     capsys.readouterr()
     assert main(["balance"]) == 0
     assert "nothing to move" in capsys.readouterr().err
+
+
+def test_a_sequencer_gets_another_share(
+    admin: FakeProxy, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = "/v1/cluster/sequencers/s-1"
+    admin.answers[path] = {"id": "s-1", "sequencer_weight": 2.0}
+    assert main(["weigh", "s-1", "--sequencer-weight", "2"]) == 0
+    assert capsys.readouterr().out == "s-1: weight 2.0\n"
+    assert main(["weigh", "s-1", "--weight", "2", "--json"]) == 0
+    assert admin.asked == [(path, {"sequencer_weight": 2.0})] * 2
+    assert main(["weigh", "s-1"]) == 2

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -49,6 +49,7 @@ from duramen_sequencer.ownership.admin_routes import add_ownership_routes
 from duramen_sequencer.ownership.hand_over import HandOver
 from duramen_sequencer.ownership.reaching import Reaching
 from duramen_sequencer.ownership.reliefs import LogReliefs
+from duramen_sequencer.ownership.weighing import Weighing
 from duramen_sequencer.placement_operations import PlacementOperations
 from duramen_sequencer.placement_routes import add_placement_routes
 from duramen_sequencer.repair.admin_routes import add_repair_routes
@@ -101,6 +102,7 @@ class SequencerService:
             "config_changed": changes.learn,
             "fence": partial(set_token, self.host),
             "suspend": self._maintenance.suspend,
+            "weigh": Weighing(own_id, self._change_node).weigh,
             **self._life.by_name,
             **self._hand_over.operations,
             **self._placement.by_name,
@@ -129,7 +131,7 @@ class SequencerService:
         self._reaching = Reaching(
             self._client,
             lambda: self._surveyor.urls,
-            lambda unreached: registration.update({**fields, "unreached": unreached}),
+            lambda unreached: registration.change({"unreached": unreached}),
         )
         self._reliefs = LogReliefs(self.host, self._context, options.give_up_after_us)
         self._is_ready = False
@@ -232,6 +234,9 @@ class SequencerService:
         except DuramenError as error:
             problem = json.dumps(error.problem()).encode()
             return error.kind.status, "application/problem+json", problem
+
+    def _change_node(self, change: Mapping[str, Any]) -> None:
+        self._registration.change(change)
 
     # --- changes around --------------------------------------------------------------------------
 

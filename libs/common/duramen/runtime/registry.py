@@ -57,6 +57,10 @@ class Registration:
         self._fields = dict(fields)
         self._follower.look_again()
 
+    def change(self, fields: Mapping[str, Any]) -> None:
+        """Change some of the node's fields, soon; the others stay."""
+        self.update({**self._fields, **fields})
+
     async def stop(self) -> None:
         """Stop keeping the node; it vanishes with the session."""
         await self._follower.stop()

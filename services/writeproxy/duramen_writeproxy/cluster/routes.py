@@ -18,6 +18,7 @@ from duramen.runtime.public.cluster_answers import (
     HandedOverAnswer,
     OwnersAnswer,
     StoryAnswer,
+    WeighedAnswer,
 )
 from duramen.runtime.rest import parse_object
 from duramen.texts import check_log_name, check_namespace
@@ -45,6 +46,11 @@ def add_cluster_routes(app: FastAPI, cluster: Cluster) -> None:
         if to is not None and not isinstance(to, str):
             raise DuramenError("invalid_argument", "to: the id of a sequencer", field="to")
         return await cluster.hand_over(check_namespace(namespace), check_log_name(log), to)
+
+    @app.patch("/v1/cluster/sequencers/{name}")
+    async def patch_sequencer(name: str, request: Request) -> WeighedAnswer:
+        body = await _read_body(request, ("sequencer_weight",))
+        return await cluster.weigh(name, body.get("sequencer_weight"))
 
     @app.post("/v1/cluster/balance", response_model_exclude_unset=True)
     async def post_balance(request: Request) -> BalancedAnswer:

@@ -25,6 +25,7 @@ from duramen.runtime.public.cluster_answers import (
     HandedOverAnswer,
     OwnersAnswer,
     StoryAnswer,
+    WeighedAnswer,
 )
 from duramen.runtime.registry import Roster
 from duramen.units import SECOND
@@ -112,6 +113,18 @@ class Cluster:
                 row["outcome"] = await self._move(move)
             done.append(row)
         return read_answer(BalancedAnswer, {"dry_run": is_dry_run, "moves": done})
+
+    async def weigh(self, name: str, weight: object) -> WeighedAnswer:
+        """Give a sequencer another share of the logs, until it restarts.
+
+        Raises:
+            DuramenError: `invalid_argument`: there is no such sequencer, or the share is none;
+                `log_unavailable`, uncertain: it did not answer, the call may be repeated.
+        """
+        if name not in self._roster.nodes:
+            raise DuramenError("invalid_argument", f"there is no sequencer {name}", field="id")
+        message = {"op": "weigh", "sequencer_weight": weight}
+        return read_answer(WeighedAnswer, await self.ask(name, message, _ASK_TIMEOUT_US))
 
     # --- Calls -----------------------------------------------------------------------------------
 

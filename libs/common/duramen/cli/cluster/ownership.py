@@ -118,6 +118,37 @@ def balance(
     return ExitCode.OK if is_good else ExitCode.FAILED
 
 
+def weigh(
+    sequencer: Annotated[str, Parameter(help="the sequencer's id")],
+    /,
+    *,
+    sequencer_weight: Annotated[
+        float,
+        Parameter(
+            name=["--sequencer-weight", "--weight"],
+            help="its share of the logs; 0: none but by hand-over",
+        ),
+    ],
+    url: AdminUrlOption = None,
+    data: DataOption = DATA_DEFAULT,
+    json: JsonOption = False,
+) -> int:
+    """Give a sequencer another share of the logs, until it restarts.
+
+    Logs that have an owner stay with it: `duramen balance` moves them.
+
+    Exit codes: 0 changed; 1 refused or failed; 2 usage.
+    """
+    path = f"/v1/cluster/sequencers/{quote(sequencer, safe='')}"
+    change = {"sequencer_weight": sequencer_weight}
+    answer = call_admin(url, data, lambda client: client.change_json("PATCH", path, change))
+    if json:
+        print_json(answer)
+    else:
+        print(f"{answer['id']}: weight {answer['sequencer_weight']}")
+    return ExitCode.OK
+
+
 def _log_path(log: str) -> str:
     namespace, name = parse_argument(parse_log, log)
     return f"/v1/cluster/logs/{quote(namespace)}/{quote(name)}"

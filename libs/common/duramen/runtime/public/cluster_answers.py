@@ -219,6 +219,13 @@ class ListedSequencerAnswer(PassedOn):
     weight: int | float
 
 
+class WeighedAnswer(PassedOn):
+    """How much a sequencer is to carry from now on."""
+
+    id: str
+    sequencer_weight: int | float
+
+
 class OwnersAnswer(PassedOn):
     """Every log with an open segment, by name; who did not answer is silent."""
 
