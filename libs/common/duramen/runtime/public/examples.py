@@ -52,7 +52,15 @@ EXAMPLES: Final[dict[str, dict[str, dict[str, Any]]]] = {
         },
     },
     "getTail gives": {JSON: {"tail": {"tail": _END}}},
-    "ensureLog takes": {JSON: {"smaller segments": {"roll": {"size": "64MiB"}}}},
+    "ensureLog takes": {
+        JSON: {
+            "smaller segments": {"roll": {"size": "64MiB"}},
+            "copies on any bookies of three racks": {
+                "copysets": "flexible",
+                "replication": {"node": 3, "rack": 3},
+            },
+        }
+    },
     "ensureLog gives": {JSON: {"the log": {**_LOG, "log_id": "5", "config": _CONFIG}}},
     "changeLog takes": {JSON: {"for ever": {"retention": {"age": None}}}},
     "truncateLog takes": {JSON: {"keep from there": {"to": "seq:2"}}},
