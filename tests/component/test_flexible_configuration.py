@@ -14,8 +14,10 @@ import pytest
 from duramen.config import parse_log_config
 from duramen.core.flexible.nodeset import list_serving
 from duramen.core.flexible.nodeset_plan import NodesetPlan, plan_nodeset
+from duramen.core.quorum import Quorum
+from duramen.core.segment import Fragment, Segment
 from duramen.errors import DuramenError
-from duramen.ids import Epoch
+from duramen.ids import EntryId, Epoch
 from duramen.runtime.cluster_node import ensure_cluster
 from duramen.runtime.stores.memory_store import MemoryStore
 from duramen.wire.metadata_json import (
@@ -27,7 +29,7 @@ from duramen.wire.metadata_json import (
 )
 from duramen.wire.nodes.formats import PROCESS_FORMATS, understands
 from duramen_sequencer.log_changes import LogChanges
-from tests.component.placement_world import PATHS, Doubtful, World, with_world
+from tests.component.placement_world import PATHS, Doubtful, World, member, with_world
 from tests.unit.core_fakes import LOG_ID
 from tests.unit.nodes import make_log
 from tests.waiting import wait_for
@@ -307,6 +309,25 @@ def test_the_check_of_a_flexible_log_explains_its_nodeset() -> None:
         (shown,) = answer["shown"]
         assert (shown["kind"], shown["found"], shown["limit"]) == ("racks", 1, 3)
         assert shown["detail"] == "the segment spans 1 rack, and each entry wants 3"
+
+    with_world(scenario, bookies=0)
+
+
+def test_a_striped_segment_is_not_judged_by_the_property_that_came_after_it() -> None:
+    """Two copies of each entry never lie in three racks, and were not to."""
+
+    async def scenario(world: World) -> None:
+        await prepare(world)
+        log = replace(make_log(), config=parse_log_config(WIDE), next_epoch=Epoch(2))
+        fragments = (Fragment(EntryId(0), (member(0), member(1), member(2))),)
+        segment = Segment(LOG_ID, Epoch(1), Quorum(3, 3, 2), fragments)
+        for path, data in (
+            (PATHS.log(LOG_ID), encode_log(log)),
+            (PATHS.segment(LOG_ID, Epoch(1)), encode_segment(segment)),
+        ):
+            await MemoryStore.create(world.store, path, data, make_parents=True)
+        answer = await world.ask("check_placement", log_id=str(LOG_ID))
+        assert (answer["segments"], answer["fragments"], answer["violations"]) == (1, 1, 0)
 
     with_world(scenario, bookies=0)
 
