@@ -21,9 +21,9 @@ from duramen.runtime.public.answers import (
     ColdCopyAnswer,
     CopyAnswer,
     FragmentAnswer,
-    NodeAnswer,
     PropertyAnswer,
     SegmentAnswer,
+    SegmentNodeAnswer,
 )
 from duramen.runtime.reading.positioning.segment_edges import NO_RECORDS, Edges
 from duramen.texts import format_time
@@ -84,13 +84,13 @@ def _describe_placing(segment: AnySegment) -> dict[str, Any]:
     }
 
 
-def _describe_node(segment: FlexibleSegment, row: NodesetRow) -> NodeAnswer:
+def _describe_node(segment: FlexibleSegment, row: NodesetRow) -> SegmentNodeAnswer:
     role: Literal["own", "guest", "added"] = "added"
     if row.number < segment.own_count:
         role = "own"
     elif row.number < segment.own_count + segment.guest_count:
         role = "guest"
-    return NodeAnswer(
+    return SegmentNodeAnswer(
         number=row.number,
         bookie=row.node.bookie,
         incarnation=row.node.incarnation,

@@ -203,7 +203,7 @@ class PropertyAnswer(Answer):
     region: _Number
 
 
-class NodeAnswer(Answer):
+class SegmentNodeAnswer(Answer):
     """A bookie that may have entries of a flexible segment; its place as the segment has it."""
 
     number: _Count
@@ -258,7 +258,7 @@ class SegmentAnswer(Answer):
     ] = None
     property: Annotated[PropertyAnswer | _Absent, Field(description="of flexible segments")] = None
     nodes: Annotated[
-        list[NodeAnswer] | _Absent,
+        list[SegmentNodeAnswer] | _Absent,
         Field(description="of flexible segments: who may have its entries, by number"),
     ] = None
 
@@ -395,7 +395,7 @@ class FencedAnswer(Answer):
 ANSWERS: Final[tuple[type[Answer], ...]] = (
     MarkAnswer, EarlyMarkAnswer, HeadAnswer, AppendedAnswer, RecordAnswer, RecordsAnswer,
     TailAnswer, SegmentAnswer, ColdCopyAnswer, CopyAnswer, FragmentAnswer, PropertyAnswer,
-    NodeAnswer, SegmentsAnswer,
+    SegmentNodeAnswer, SegmentsAnswer,
     NamespaceAnswer, NamespaceChangedAnswer, NamespaceDeletedAnswer, ListedNamespaceAnswer,
     NamespacesAnswer, LogMadeAnswer, LogAnswer, LogChangedAnswer, ListedLogAnswer, LogsAnswer,
     RolledAnswer, TruncatedAnswer, EndedAnswer, DeletedAnswer, FencedAnswer,
