@@ -147,6 +147,13 @@ class World:
         for number in numbers:
             self.nodes[number].put(entry, Copy(entry if identity is None else identity, envelope))
 
+    def close_reader(self) -> None:
+        """Give up what is out, before another reader goes on."""
+        self._out.clear()
+        self._wake_us = None
+        for sim in self.nodes.values():
+            sim.calls_out = 0
+
     # --- Reading ---------------------------------------------------------------------------------
 
     def read(self, first: int, last: int, bytes_max: int = 1 * MIB) -> Finish:
@@ -247,11 +254,10 @@ class World:
         heapq.heappush(self._events, (self.now_us + delay_us, next(self._tickets), call.call_id))
 
     def _node_of(self, call: AskNode) -> SimNode:
-        row = self.segment.find_member(call.member)
-        if row is None:
-            raise AssertionError(f"{call.member} is no node of the map")
-        assert call.terms is not None and call.terms.own == row.number
-        return self.nodes[row.number]
+        assert call.terms is not None
+        row = self.segment.find_row(call.terms.own)
+        assert row is None or row.member == call.member, (call, row)
+        return self.nodes[call.terms.own]
 
     # --- The bookie ------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ nobody sends", V8–V10, V12, V13, R25, R30.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -19,10 +20,16 @@ from duramen.core.status import BookieStatus
 from duramen.ids import EntryId, NodeNumber
 from duramen.units import KIB, MIB, MS
 from duramen.wire.envelope import Envelope
-from tests.unit.flexible_reading_world import Copy, World, make_segment, store_blocks
+from tests.unit.flexible_reading_world import (
+    Copy,
+    SimNode,
+    World,
+    make_segment,
+    store_blocks,
+)
 from tests.unit.flexible_segments import node
 
-SEEDS = range(60)
+SEEDS = range(45)
 LAST = 400
 
 
@@ -110,6 +117,33 @@ def disturb(world: World, rng: Random) -> None:
         sim.status, sim.is_silent = fault, fault is BookieStatus.OK
 
 
+def repair(world: World, rng: Random) -> None:
+    """A node is copied to a new one, which gets a number of its own, and leaves the map; what the
+    copies say of who sends is what their sources said, and at times with the new number."""
+    segment, row = world.segment, rng.choice(world.segment.nodes)
+    added = segment.with_added(node(f"r{segment.next_number}"), "r")
+    target = SimNode(delay_us=rng.choice([200, 5 * MS]))
+    for entry, copy in world.nodes[row.number].copies.items():
+        kept = copy.envelope
+        if kept is not None and rng.random() < 0.7:
+            named = (*(n for n in kept.copyset if n != row.number), NodeNumber(segment.next_number))
+            kept = Envelope(named, kept.block)
+        target.put(entry, replace(copy, envelope=kept))
+    world.nodes[NodeNumber(segment.next_number)] = target
+    world.segment = added.without_node(row.number, "r")
+
+
+def go_on(world: World, rng: Random, at: EntryId) -> None:
+    """The reader learns of a new map, or another one reads on, which knows what it knew."""
+    reader = world.reader
+    assert isinstance(reader, FlexiblePass)
+    if rng.random() < 0.5:
+        reader.on_segment(world.segment)
+    else:
+        world.close_reader()
+        world.reader = FlexiblePass(world.segment, at, world.hints, world.order)
+
+
 def heal(world: World) -> None:
     for sim in world.nodes.values():
         sim.is_silent, sim.status = False, BookieStatus.OK
@@ -135,6 +169,9 @@ def test_all_that_is_there_comes_in_order_and_once(seed: int) -> None:
         if absence is not None:
             at = EntryId(absence[1] + 1)
             continue
+        if not is_calm and rng.random() < 0.02:
+            repair(world, rng)
+            go_on(world, rng, at)
         finish = world.read(at, LAST, bytes_max)
         if finish.status is BookieStatus.OK:
             got = [entry for entry, _ in finish.entries]

@@ -54,7 +54,7 @@ class FilteredBookies(Protocol):
         """A read of version 2, verified; every way of not answering is a status."""
 
 
-class _Lane(NamedTuple):
+class _PassLane(NamedTuple):
     """A pass and who carries out its effects."""
 
     core: FlexiblePass
@@ -71,7 +71,7 @@ class FlexibleReads:
         self._cache = cache
         self._clock_us = clock_us
         self._hints: OrderedDict[LedgerId, SegmentHints] = OrderedDict()
-        self._idle: OrderedDict[tuple[LedgerId, EntryId], _Lane] = OrderedDict()
+        self._idle: OrderedDict[tuple[LedgerId, EntryId], _PassLane] = OrderedDict()
         self._flights: dict[tuple[LedgerId, EntryId], asyncio.Task[Finish]] = {}
 
     async def read(self, segment: FlexibleSegment, wanted: WantedEntries) -> Finish:
@@ -139,7 +139,7 @@ class FlexibleReads:
 
     # --- Passes ----------------------------------------------------------------------------------
 
-    def _take_lane(self, segment: FlexibleSegment, first: EntryId) -> _Lane:
+    def _take_lane(self, segment: FlexibleSegment, first: EntryId) -> _PassLane:
         lane = self._idle.pop((segment.ledger_id, first), None)
         if lane is None:
             return self._make_lane(segment, first)
@@ -148,7 +148,7 @@ class FlexibleReads:
 
     def _make_lane(
         self, segment: FlexibleSegment, first: EntryId, *, headers_only: bool = False
-    ) -> _Lane:
+    ) -> _PassLane:
         hints = self._hints.setdefault(segment.ledger_id, SegmentHints())
         self._hints.move_to_end(segment.ledger_id)
         if len(self._hints) > HINTS_COUNT_MAX:
@@ -158,9 +158,9 @@ class FlexibleReads:
         async def ask(call: AskNode) -> NodeAnswer:
             return await self._ask(segment.ledger_id, call)
 
-        return _Lane(core, ReadRunner(core, ask, self._clock_us))
+        return _PassLane(core, ReadRunner(core, ask, self._clock_us))
 
-    def _give_back(self, segment: FlexibleSegment, lane: _Lane) -> None:
+    def _give_back(self, segment: FlexibleSegment, lane: _PassLane) -> None:
         """Whoever reads on does so behind a hole, where one follows."""
         at = lane.core.position
         while (absence := segment.absence_at(at)) is not None:
