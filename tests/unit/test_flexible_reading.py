@@ -456,6 +456,20 @@ def test_a_node_that_fails_while_it_is_read_costs_few_calls_and_no_body_twice() 
     assert world.body_count == last + 1
 
 
+def test_a_map_may_take_longer_than_bodies_do() -> None:
+    world = World(make_segment(6, last=999), entry_bytes=32 * KIB)
+    store_blocks(world, 999, block_entries=500)
+
+    def on_call(call: AskNode) -> None:
+        assert call.terms is not None
+        slow_us = (200 + 40 * call.terms.own) * MS
+        world.nodes[call.terms.own].delay_us = slow_us if call.terms.is_digest else 1 * MS
+
+    world.on_call = on_call
+    assert world.read_all() == []
+    assert world.call_counts["map"] == 6 and world.call_counts["sent"] <= 40, world.call_counts
+
+
 def test_a_map_tells_who_has_what_the_sender_of_a_block_lacks() -> None:
     """The nearest of the copyset is named for the block; the first told that it has all of it."""
     world = World(make_segment(6, last=999), entry_bytes=32 * KIB)

@@ -22,11 +22,12 @@ from duramen.core.reading.effects import (
     SetTimer,
 )
 from duramen.core.reading.reader import ReaderState
+from duramen.core.reading.replica_order import Place
 from duramen.core.status import BookieStatus
 from duramen.ids import EntryId, Epoch, NodeNumber, lsn_of
 from tests.unit.flexible_reading_world import make_segment
 from tests.unit.flexible_segments import COPY, node
-from tests.unit.reader_bench import Bench, make_log, one_read
+from tests.unit.reader_bench import HERE, Bench, make_log, one_read
 
 CLOSED = make_segment(5, last=40, holes=[(30, 31)])
 LOG = make_log(4, 3, records=41)
@@ -64,6 +65,8 @@ def test_the_tail_is_polled_at_a_node_of_the_segment_and_read_from_all() -> None
     bench, effects = make_bench(segment, make_log(4, 2))
     poll = one_read(effects)
     assert poll.member in segment.members and poll.wait_us and poll.bound == -1
+    near, far = segment.nodes[0], segment.nodes[4]
+    bench.order.on_places({near.node.bookie: HERE, far.node.bookie: Place("us", "r1")})
     read = one_read(bench.answer(poll, lac=3))
     assert (read.member, read.first, read.last, read.bound) == (ALL_NODES, 0, 3, 3)
     poll = one_read(bench.answer(read, 0, 1, 2, 3, sender=segment.members[4]))

@@ -543,8 +543,11 @@ class Reader:
             self._polled, members = [], ensemble
         if not members:
             return
+        # Of a flexible segment's nodes, who sent last is likely to be sent what is next.
+        is_kept = self._kept in members and list_replicas(segment, self._next) == (ALL_NODES,)
+        first_choice = [m for m in members if m == self._kept] if is_kept else members
         self._send(
-            self._order.rank(members, now_us, self._kept)[0],
+            self._order.rank(first_choice, now_us, self._kept)[0],
             EntryId(min(max(self._next, self._stored + 1), LAST_ENTRY_ID)), LAST_ENTRY_ID,
             self._limits.poll_bytes, POLL_US + POLL_GRACE_US,
             wait_us=POLL_US, now_us=now_us, is_second=bool(asked),

@@ -94,7 +94,7 @@ class FlexibleReads:
                 read.ledger_id, read.first, read.last, read.bytes_max,
                 wait_ms=read.wait_us // MS, wait_for=read.wait_for, service=ServiceClass.TAIL_READ,
             ),
-            bound=bound, with_envelopes=True,
+            bound=bound,
         )  # fmt: skip
         answer = await self._bookies.read_filtered(read.member, asked, read.timeout_us)
         entries = [(entry, bytes(body)) for entry, body in answer.entries]

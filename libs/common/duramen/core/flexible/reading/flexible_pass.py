@@ -38,7 +38,7 @@ from duramen.core.reading.replica_order import ReplicaOrder
 from duramen.core.status import BookieStatus
 from duramen.ids import NOTHING, EntryId, NodeNumber
 from duramen.limits import READ_TIMEOUT_US
-from duramen.units import KIB, MIB
+from duramen.units import KIB, MIB, MS, SECOND
 
 FAN_OUT_BYTES_MIN: Final = 64 * KIB
 """What each of those is asked for who are asked together, at least."""
@@ -59,6 +59,9 @@ class CallKind(enum.Enum):
     HELD = "held"
     """Bodies of all that it has."""
 
+
+_PATIENCE_US: Final = {CallKind.MAP: 1 * SECOND, CallKind.DIGEST: 100 * MS}
+"""Nobody is late before that who looks at so many entries."""
 
 _BODIES: Final = (CallKind.SENT, CallKind.HELD)
 
@@ -243,10 +246,7 @@ class FlexiblePass:
         if not senders.filter.up:
             self._begin_stretch(wanted, now_us)
         elif senders.wants_map(at, wanted.last) and not self._headers_only:
-            self._map_answers = {}
-            for number in sorted(senders.filter.up):
-                if not self._is_out(number):
-                    self._ask(number, CallKind.MAP, wanted.last, _DIGEST_BYTES_MAX, now_us)
+            self._ask_map(wanted, now_us)
         elif senders.is_known_unsent(at):
             self._begin_stretch(wanted, now_us)
         else:
@@ -255,6 +255,14 @@ class FlexiblePass:
                 self._ask_all(wanted, now_us)
             else:
                 self._ask_sender(plan, wanted, now_us)
+
+    def _ask_map(self, wanted: WantedEntries, now_us: int) -> None:
+        """Of all who are up, once none of them is asked for something else."""
+        up = self._senders.filter.up
+        if not any(self._is_out(number) for number in up):
+            self._map_answers = {}
+            for number in sorted(up):
+                self._ask(number, CallKind.MAP, wanted.last, _DIGEST_BYTES_MAX, now_us)
 
     def _ask_sender(self, plan: SenderPlan, wanted: WantedEntries, now_us: int) -> None:
         if not self._senders.has_looked(plan.sender, self.position):
@@ -431,7 +439,8 @@ class FlexiblePass:
 
     @property
     def _delay_us(self) -> int:
-        return self._order.speculation.delay_us(1 + self._wake_count)
+        patience_us = max((_PATIENCE_US.get(c.kind, 0) for c in self._calls.values()), default=0)
+        return max(patience_us, self._order.speculation.delay_us(1 + self._wake_count))
 
     def _wake_later(self, now_us: int) -> None:
         if self._wanted is not None and self._calls:
@@ -441,9 +450,7 @@ class FlexiblePass:
         """Those who are waited for, if somebody else is up: else it may be us."""
         up = self._senders.filter.up
         late = [
-            call
-            for call in self._calls.values()
-            if call.kind in (CallKind.SENT, CallKind.MAP) and call.row.number in up
+            call for call in self._calls.values() if call.kind in _BODIES and call.row.number in up
         ]
         if up - {call.row.number for call in late}:
             for call in late:

@@ -32,7 +32,6 @@ _BOOKIE_FAULTS: Final = (
     BookieStatus.UNREACHABLE,
     BookieStatus.TIMEOUT,
     BookieStatus.WRONG_INCARNATION,
-    BookieStatus.GONE,
 )
 
 
@@ -88,6 +87,8 @@ class NodeStanding:
         """It did not answer, or refused: others are asked for a while."""
         if status in _BOOKIE_FAULTS:
             order.on_failure(row.member, now_us)
+            self._put_down(row.number, now_us + FAILURE_MEMORY_US)
+        elif status is BookieStatus.GONE:  # the segment is, and no bookie has failed
             self._put_down(row.number, now_us + FAILURE_MEMORY_US)
         else:
             order.on_overload(row.member, now_us)
