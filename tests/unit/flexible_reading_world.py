@@ -189,8 +189,9 @@ class World:
             failed.append((int(at), finish))
             left -= 1
             if finish.absent is not None:
-                assert finish.absent[0] == at, finish
-                at, left = EntryId(finish.absent[1] + 1), tries
+                assert finish.absent.first == at, finish
+                assert finish.absent.nodes == self.segment.list_holders(at)
+                at, left = EntryId(finish.absent.last + 1), tries
             elif left <= 0:
                 break
             self.now_us += 300 * MS

@@ -18,6 +18,7 @@ from duramen.core.reading.effects import (
     SetTimer,
     Skip,
 )
+from duramen.core.reading.range_read import NodesAbsence
 from duramen.core.reading.reader import (
     POLL_US,
     Reader,
@@ -128,7 +129,7 @@ class Bench:
         is_sealed: bool = False,
         after_us: int = 1_000,
         sender: Member | None = None,
-        absent: tuple[int, int] | None = None,
+        absent: NodesAbsence | None = None,
     ) -> list[Effect]:
         assert isinstance(read, SendRead)
         self.now_us += after_us
@@ -136,7 +137,7 @@ class Bench:
             read.read_id, status=status, lac=EntryId(lac), highest=EntryId(highest),
             is_sealed=is_sealed, entries=[(EntryId(n), b"x" * 10) for n in entries],
             now_us=self.now_us, sender=sender,
-            absent=None if absent is None else (EntryId(absent[0]), EntryId(absent[1])),
+            absent=absent,
         )  # fmt: skip
         return self.take()
 

@@ -21,6 +21,7 @@ from duramen.core.reading.effects import (
     Gap,
     SetTimer,
 )
+from duramen.core.reading.range_read import NodesAbsence
 from duramen.core.reading.reader import ReaderState
 from duramen.core.reading.replica_order import Place
 from duramen.core.status import BookieStatus
@@ -39,11 +40,15 @@ def make_bench(segment: FlexibleSegment, log: LogNode = LOG) -> tuple[Bench, lis
     return bench, bench.metadata(log, segment)
 
 
+def absence(first: int, last: int, segment: FlexibleSegment = CLOSED) -> NodesAbsence:
+    return NodesAbsence(EntryId(first), EntryId(last), segment.list_holders(EntryId(first)))
+
+
 def suspect(bench: Bench, effects: list[Effect], first: int = 10, last: int = 12) -> None:
     """Ten entries come, and no node has the next ones."""
     read = one_read(effects)
     read = one_read(bench.answer(read, *range(first)))
-    (asked,) = bench.answer(read, status=BookieStatus.NO_ENTRY, absent=(first, last))
+    (asked,) = bench.answer(read, status=BookieStatus.NO_ENTRY, absent=absence(first, last))
     assert asked == ConfirmAbsence(Epoch(3))
 
 
@@ -146,8 +151,17 @@ def test_r25_a_segment_that_was_truncated_whole_is_left() -> None:
 def test_absence_of_something_else_than_is_wanted_proves_nothing() -> None:
     bench, effects = make_bench(CLOSED)
     read = one_read(effects)
-    effects = bench.answer(read, status=BookieStatus.NO_ENTRY, absent=(3, 5))
+    effects = bench.answer(read, status=BookieStatus.NO_ENTRY, absent=absence(3, 5))
     assert not [e for e in effects if isinstance(e, ConfirmAbsence)]
+
+
+def test_r25_absence_by_an_older_map_proves_nothing() -> None:
+    """Repair added a node, a watch told of it, and the nodes had been asked before."""
+    bench, effects = make_bench(CLOSED)
+    read = one_read(effects)
+    bench.metadata(LOG, CLOSED.with_added(node("n9"), "x"))
+    effects = bench.answer(read, status=BookieStatus.NO_ENTRY, absent=absence(0, 5))
+    assert effects and not [e for e in effects if isinstance(e, ConfirmAbsence)]
 
 
 def test_what_a_watch_tells_meanwhile_does_not_confirm_anything() -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from duramen.core.log_node import LogNode
+from duramen.core.reading.range_read import NodesAbsence
 from duramen.core.segment_base import SegmentBase
 from duramen.ids import EntryId
 
@@ -43,3 +44,15 @@ class SuspectedAbsence(NamedTuple):
             and (log.is_deleted, log.is_purged) == (kept.is_deleted, kept.is_purged)
         )  # fmt: skip
         return is_same_map and is_same_log
+
+
+def suspect(
+    absent: NodesAbsence, wanted: EntryId, log: LogNode | None, segment: SegmentBase | None
+) -> SuspectedAbsence | None:
+    """What may be lost; None if it is not what is wanted, or other nodes than those of the map as
+    it is known now were asked."""
+    if log is None or segment is None or absent.first != wanted:
+        return None
+    if set(absent.nodes) != set(segment.list_holders(wanted)):
+        return None
+    return SuspectedAbsence(absent.first, absent.last, log, segment)

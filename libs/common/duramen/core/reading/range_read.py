@@ -80,6 +80,15 @@ class WakeAt:
     at_us: int
 
 
+class NodesAbsence(NamedTuple):
+    """Every one of these nodes said that it has none of some entries, and has looked."""
+
+    first: EntryId
+    last: EntryId
+    nodes: tuple[Member, ...]
+    """All of the map by which they were asked, which may be another one by now."""
+
+
 @dataclass(frozen=True, slots=True)
 class Finish:
     """What became of what was wanted."""
@@ -92,8 +101,8 @@ class Finish:
     """The highest LAC that was told by who may tell it."""
     sender: Member | None = None
     """Who gave the last of the entries."""
-    absent: tuple[EntryId, EntryId] | None = None
-    """With NO_ENTRY: every node of the map said that it has none of these, and has looked."""
+    absent: NodesAbsence | None = None
+    """With NO_ENTRY: what no node of the map has."""
 
 
 RangeEffect = AskNode | ForgetCall | WakeAt | Finish

@@ -25,7 +25,7 @@ from typing import Final, NamedTuple
 
 from duramen.backoff import Backoff
 from duramen.core.log_node import LogNode
-from duramen.core.reading.absence import SuspectedAbsence
+from duramen.core.reading.absence import SuspectedAbsence, suspect
 from duramen.core.reading.effects import (
     ALL_NODES,
     COLD_STORE,
@@ -40,6 +40,7 @@ from duramen.core.reading.effects import (
     Skip,
     WatchMetadata,
 )
+from duramen.core.reading.range_read import NodesAbsence
 from duramen.core.reading.read_ahead import ReadAhead
 from duramen.core.reading.replica_order import ReplicaOrder
 from duramen.core.reading.runs import (
@@ -292,7 +293,7 @@ class Reader:
         entries: Sequence[Entry],
         now_us: int,
         sender: Member | None = None,
-        absent: tuple[EntryId, EntryId] | None = None,
+        absent: NodesAbsence | None = None,
     ) -> None:
         """The answer to a SendRead, of a bookie or made by the driver.
 
@@ -300,7 +301,7 @@ class Reader:
             entries: those that passed their checks, ascending; cut before the first damaged one
                 (none left: UNKNOWN).
             sender: of all nodes, who gave the last of the entries.
-            absent: what no node has, each of them having looked (R25).
+            absent: what no node has (R25).
         """
         sent = self._reads.pop(read_id, None)
         if sent is None:
@@ -316,8 +317,11 @@ class Reader:
             self._on_progress(sent, sender or read.member, now_us)
         elif read.wait_us:
             self._on_empty_poll(sent, status, is_sealed, now_us)
-        elif absent is not None and absent[0] == self._next:
-            self._suspect_absence(absent)
+        elif absent is not None and (
+            found := suspect(absent, self._next, self._log, self._segment)
+        ):
+            self._suspected, self._state = found, ReaderState.PAUSE
+            self._effects.append(ConfirmAbsence(self._epoch))
         else:
             self._on_failed_read(read, status, now_us)
         is_idle = self._state is ReaderState.READ and not self._reads
@@ -654,12 +658,6 @@ class Reader:
         if self._failed_polls >= len(self._segment.members):
             self._failed_polls = 0
             self._on_failed_round(now_us)
-
-    def _suspect_absence(self, absent: tuple[EntryId, EntryId]) -> None:
-        assert self._log is not None and self._segment is not None, self
-        self._suspected = SuspectedAbsence(*absent, self._log, self._segment)
-        self._state = ReaderState.PAUSE
-        self._effects.append(ConfirmAbsence(self._epoch))
 
     def _on_failed_read(self, read: SendRead, status: BookieStatus, now_us: int) -> None:
         """This replica did not give it: the next one, or all of them again after a pause.

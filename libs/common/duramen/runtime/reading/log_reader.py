@@ -31,7 +31,7 @@ from duramen.core.reading.effects import (
     Skip,
     WatchMetadata,
 )
-from duramen.core.reading.range_read import Finish
+from duramen.core.reading.range_read import Finish, NodesAbsence
 from duramen.core.reading.reader import Reader, ReaderLimits
 from duramen.core.segment_base import SegmentBase
 from duramen.core.status import BookieStatus
@@ -398,7 +398,7 @@ class LogCursor:
         read: SendRead,
         answer: ReadAnswer,
         sender: Member | None = None,
-        absent: tuple[EntryId, EntryId] | None = None,
+        absent: NodesAbsence | None = None,
     ) -> None:
         if answer.entries:
             self._cold_error = None

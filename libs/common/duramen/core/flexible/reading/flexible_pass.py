@@ -30,6 +30,7 @@ from duramen.core.reading.range_read import (
     Finish,
     ForgetCall,
     NodeAnswer,
+    NodesAbsence,
     RangeEffect,
     WakeAt,
     WantedEntries,
@@ -138,10 +139,10 @@ class FlexiblePass:
     def on_segment(self, segment: FlexibleSegment) -> None:
         """Newer metadata: the map may be another one."""
         assert segment.ledger_id == self._segment.ledger_id, (segment, self._segment)
-        self._segment = segment
-        self._rows = {row.number: row for row in segment.nodes}
-        if self._stretch is not None and self._wanted is None:
-            self._stretch = None
+        rows = {row.number: row for row in segment.nodes}
+        if rows != self._rows:
+            self._stretch = None  # what it asked is no word of this map's nodes
+        self._segment, self._rows = segment, rows
 
     def want(self, wanted: WantedEntries, now_us: int) -> None:
         """Begin a read at the position, or above it where a hole lies between."""
@@ -231,7 +232,7 @@ class FlexiblePass:
         self._effects.append(Finish(BookieStatus.OK, entries, self._lac, sender))
         return True
 
-    def _fail(self, status: BookieStatus, absent: tuple[EntryId, EntryId] | None = None) -> None:
+    def _fail(self, status: BookieStatus, absent: NodesAbsence | None = None) -> None:
         """End the read without entries; the next one begins anew."""
         self._wanted = None
         if self._stretch is not None:
@@ -344,7 +345,8 @@ class FlexiblePass:
         ):
             end = EntryId(end + 1)
         if end > at and self._segment.is_closed:
-            self._fail(BookieStatus.NO_ENTRY, (at, EntryId(end - 1)))
+            nodes = tuple(row.member for row in self._rows.values())
+            self._fail(BookieStatus.NO_ENTRY, NodesAbsence(at, EntryId(end - 1), nodes))
         else:
             self._fail(BookieStatus.UNKNOWN if end > at else stretch.failure)
 
