@@ -159,6 +159,10 @@ class World:
     def read(self, first: int, last: int, bytes_max: int = 1 * MIB) -> Finish:
         """One read, to its end."""
         self.reader.want(WantedEntries(EntryId(first), EntryId(last), bytes_max), self.now_us)
+        return self.finish()
+
+    def finish(self) -> Finish:
+        """What becomes of what is wanted."""
         deadline_us = self.now_us + 120 * SECOND
         while True:
             finish = self._carry_out()

@@ -567,6 +567,23 @@ def test_hints_are_shared_and_a_second_reader_asks_one_node() -> None:
     assert world.call_count == before + 1
 
 
+def test_headers_that_are_looked_up_say_nothing_of_what_readers_read() -> None:
+    last = 8_191
+    world = World(make_segment(6, last=last), entry_bytes=16 * KIB)
+    store_blocks(world, last, block_entries=2_048)
+    world.read(0, last)
+    known = world.hints.entry_bytes, world.hints.last_run
+    world.reader = FlexiblePass(
+        world.segment, EntryId(7_000), world.hints, world.order, headers_only=True
+    )
+    world.body = bytes(64)
+    before = world.call_count
+    world.reader.want(WantedEntries(EntryId(7_000), EntryId(7_000), 4_096, True), world.now_us)
+    assert world.finish().entries == ((7_000, bytes(64)),)
+    assert world.call_count == before + 1, "a map told who has it"
+    assert (world.hints.entry_bytes, world.hints.last_run) == known
+
+
 def test_an_answer_after_the_read_has_ended_is_kept_and_given() -> None:
     world = World(make_segment(3, last=9))
     for entry in range(10):

@@ -9,6 +9,7 @@ Invariants:
  1 one call at most is out to each node.
  2 nothing above what is wanted is given; nothing is given twice.
  3 a LAC is taken from nodes of N(e) alone (R30).
+ 4 a read that has not ended waits for a call.
 Sans-IO. Driven by `runtime.reading.range_reads`. Source: docs/protocol/envelopes.md "Read:
 `POST /b/read`, version 2", "What nobody sends", V8–V10, R25, R30.
 """
@@ -152,6 +153,7 @@ class FlexiblePass:
         self._wanted = wanted
         self._lac = NOTHING
         self._is_late, self._wake_count = False, 0
+        self._asked_tellers.clear()
         self._advance(now_us)
         self._wake_later(now_us)
 
@@ -237,7 +239,6 @@ class FlexiblePass:
         self._wanted = None
         if self._stretch is not None:
             self._end_stretch(self._stretch)
-        self._asked_tellers.clear()
         self._came.forget_conflicts()
         self._effects.append(Finish(status, lac=self._lac, absent=absent))
 
@@ -363,7 +364,7 @@ class FlexiblePass:
         for (entry, body), identity in zip(answer.entries, answer.identities, strict=True):
             if call.first <= entry <= call.last:
                 self._came.put(entry, body, identity, call.row.member)
-        if call.kind is CallKind.SENT:
+        if call.kind is CallKind.SENT and not self._headers_only:
             self._senders.note_run(answer, call.row.number)
 
     def _on_sent(self, call: _Call, answer: NodeAnswer, now_us: int) -> None:
@@ -445,7 +446,8 @@ class FlexiblePass:
         return max(patience_us, self._order.speculation.delay_us(1 + self._wake_count))
 
     def _wake_later(self, now_us: int) -> None:
-        if self._wanted is not None and self._calls:
+        assert self._wanted is None or self._calls, f"4: {self}"
+        if self._wanted is not None:
             self._effects.append(WakeAt(now_us + self._delay_us))
 
     def _put_down_late(self, now_us: int) -> None:
