@@ -38,7 +38,6 @@ from duramen.wire.disk.checkpoint_format import CheckpointFormatError
 from duramen.wire.disk.entry_log_format import EntryLogFormatError
 from duramen.wire.disk.journal_format import JournalFormatError
 from duramen.wire.metadata_json import (
-    BOOKIE_FORMATS,
     BookieNode,
     MetadataJsonError,
     Paths,

@@ -18,7 +18,6 @@ from duramen.core.log_node import LogNode
 from duramen.errors import DuramenError
 from duramen.ids import Epoch, Incarnation, LogId, Member
 from duramen.wire.nodes.bookies import (
-    BOOKIE_FORMATS,
     BY_ADMIN,
     PLACED_BY,
     BookieNode,
@@ -42,7 +41,6 @@ from duramen.wire.nodes.fields import (
 from duramen.wire.nodes.segments import encode_segment, read_any_segment, read_segment
 
 __all__ = [
-    "BOOKIE_FORMATS",
     "BY_ADMIN",
     "PLACED_BY",
     "BookieNode",

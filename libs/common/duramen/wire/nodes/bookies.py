@@ -30,11 +30,6 @@ BY_ADMIN: Final = "admin"
 """In `bookies/<id>`: a person has said where the bookie is, so its flags do not change that."""
 
 
-BOOKIE_FORMATS: Final[Mapping[str, int]] = {"envelope": 1}
-"""In `available/<id>`: formats beside those of 0.4 that the bookie understands, each up to a
-version. Who does not say `envelope` is sent none (docs/protocol/flexible.md "Who may meet it")."""
-
-
 @dataclass(frozen=True, slots=True)
 class BookieNode:
     """Who a bookie is, where it stands, and what it takes on."""
