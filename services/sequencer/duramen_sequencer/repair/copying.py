@@ -93,7 +93,7 @@ class Copier:
         others = [member for member in ensemble if member != target and view.is_there(member)]
         # The one that is to go comes last: it may be slow, or about to stop.
         others.sort(key=lambda member: member == ensemble[place])
-        silent = [m for m in ensemble if m not in others and not _is_gone(m, view)]
+        silent = [m for m in ensemble if m not in others and not view.is_gone(m)]
         for piece in cut(stretch, self._piece_entry_count):
             expected = expected_entries(segment, stretch, place, piece)
             if not expected:
@@ -232,12 +232,6 @@ def _source_of(member: Member, view: ClusterView) -> Source | None:
     if state is None or state.member != member or not state.data_url:
         return None
     return Source(member, state.data_url)
-
-
-def _is_gone(member: Member, view: ClusterView) -> bool:
-    """Whether nobody waits for this member's word any more: its disks are gone for ever."""
-    state = view.bookies.get(member.bookie)
-    return member.incarnation in view.lost or (state is not None and state.member != member)
 
 
 def _all_flawed(target: Member, piece: Piece) -> list[Flaw]:

@@ -23,6 +23,7 @@ from duramen.core.placement import PlacementRule, satisfies
 from duramen.core.quorum import write_sets
 from duramen.core.repair.cluster_view import ClusterView, CopyFate
 from duramen.core.segment import Fragment, Segment, SegmentState
+from duramen.core.segment_base import SegmentBase
 from duramen.ids import LAST_ENTRY_ID, BookieId, EntryId, LedgerId, Member, lsn_of
 
 Ranges = Sequence[tuple[int, int]]
@@ -153,7 +154,7 @@ def live_epochs(log: LogNode) -> range:
     return range(first, log.next_epoch)
 
 
-def first_needed(log: LogNode, segment: Segment) -> EntryId:
+def first_needed(log: LogNode, segment: SegmentBase) -> EntryId:
     """The first entry of a live segment that somebody may still read."""
     return EntryId(max(0, log.needed_lsn - lsn_of(segment.epoch, EntryId(0))))
 

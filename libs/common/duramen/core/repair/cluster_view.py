@@ -112,6 +112,11 @@ class ClusterView:
         """Whether the member can be asked for its copies now."""
         return self.fate(member) in (CopyFate.HERE, CopyFate.LEAVING)
 
+    def is_gone(self, member: Member) -> bool:
+        """Whether nobody waits for the member's word any more: its disks are gone for ever."""
+        state = self.bookies.get(member.bookie)
+        return member.incarnation in self.lost or (state is not None and state.member != member)
+
     def candidates(self) -> list[Candidate]:
         """Bookies that may take new data, in the order of their ids."""
         return [
