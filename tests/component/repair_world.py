@@ -11,14 +11,17 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
 from duramen.client.bookie_client import BookieClient
 from duramen.core.duty import Duty
 from duramen.core.entry_ranges import group_ranges
+from duramen.core.flexible.repair.evidence import DamageMark
+from duramen.core.flexible.segment import AnySegment, FlexibleSegment
 from duramen.core.log_node import LogNode
 from duramen.core.segment import Segment
 from duramen.core.status import BookieStatus
@@ -34,13 +37,14 @@ from duramen.wire.metadata_json import (
     encode_log,
     encode_node,
     encode_segment,
+    read_any_segment,
     read_bookie,
     read_segment,
 )
 from duramen_sequencer.repair.auditor import Auditor, AuditPace
 from duramen_sequencer.repair.election import Election
 from duramen_sequencer.repair.operations import RepairOperations
-from tests.unit.repair_world import log_of_segments, member
+from tests.unit.repair_world import log_of_segments, make_log, member
 from tests.waiting import wait_for
 
 PATHS = Paths("c")
@@ -60,6 +64,9 @@ class FakeBookie:
         """It says that it has copied, and has not."""
         self.rows_per_call = 1_000
         self.pull_count = 0
+        self.node_maps: list[calls.PullMap | None] = []
+        self.mark: DamageMark | None = DamageMark(1 << 32)
+        """None: it tells none, as a bookie of the version before."""
         self.on_call: Callable[[str], None] = lambda _: None
 
     def hold(self, ledger_id: LedgerId, entries: Sequence[EntryId]) -> None:
@@ -84,6 +91,7 @@ class FakeBookie:
 
     def pull(self, asked: calls.Pull, find: Callable[[Member], FakeBookie | None]) -> Any:
         self.pull_count += 1
+        self.node_maps.append(asked.node_map)
         held = self.entries.setdefault(asked.ledger_id, {})
         wanted = [EntryId(e) for a, b in asked.ranges for e in range(a, b + 1)]
         now, rest = wanted[: self.rows_per_call], wanted[self.rows_per_call :]
@@ -138,9 +146,13 @@ class FakeClient:
         bookie = await self._reach(target, "pull")
         if isinstance(bookie, BookieStatus):
             return calls.PullAnswer(bookie)
-        _, parsed = calls.parse_pull(calls.pack_pull(target.member.incarnation, asked))
+        _, parsed = calls.parse_any_pull(calls.pack_pull(target.member.incarnation, asked))
         answer = bookie.pull(parsed, self.find)
         return calls.parse_pull_answer(calls.pack_pull_answer(answer))
+
+    async def ask_mark(self, wanted: Member, _ledger_id: LedgerId) -> DamageMark | None:
+        bookie = await self._reach(calls.Source(wanted, ""), "mark")
+        return None if isinstance(bookie, BookieStatus) else bookie.mark
 
     async def close(self) -> None:
         self.is_closed = True
@@ -176,9 +188,11 @@ class Seat:
     def __init__(self, world: RepairWorld, name: str, pace: AuditPace) -> None:
         self.store = CountingStore(world.tree)
         link = MetadataLink(self.store, PATHS, SequencerId(name), f"http://{name}")
-        client = cast(BookieClient, FakeClient(world.bookies))
+        client = FakeClient(world.bookies)
         rng = random.Random(5)
-        self.auditor = Auditor(link, client, world.roll, rng, pace)
+        self.auditor = Auditor(
+            link, cast(BookieClient, client), world.roll, rng, pace, client.ask_mark
+        )
         fields = {"sequencer": name, "admin_url": f"http://{name}:1"}
         self.election = Election(self.store, PATHS.auditor, fields, self.auditor.on_leadership)
         self.operations = RepairOperations(self.auditor, self.election, rng)
@@ -234,7 +248,8 @@ class RepairWorld:
         fields = {
             "incarnation": self.bookies[name].member.incarnation,
             "data_url": f"http://{name}", "state": "rw", "free_bytes": 1, "duty": duty.value,
-            "draining": duty is not Duty.SERVING, **changes,
+            "draining": duty is not Duty.SERVING, "formats": {"segment": 2, "envelope": 1},
+            **changes,
         }  # fmt: skip
         path = f"{PATHS.available}/{name}"
         found = await self.setup.get(path)
@@ -253,18 +268,32 @@ class RepairWorld:
         assert found is not None, path
         await self.setup.delete(path, version=found.version)
 
+    async def add_flexible(self, segment: FlexibleSegment, copies: Mapping[str, str]) -> LogNode:
+        """A log of one flexible segment, with copies at bookies by the entries' digits."""
+        for name, entries in copies.items():
+            self.bookies[name].hold(segment.ledger_id, [EntryId(int(e)) for e in entries])
+        log = replace(make_log(segment.log_id), next_epoch=Epoch(2))
+        log = replace(log, last_clean_epoch=int(segment.is_closed)).with_stateless()
+        await self._write_log(log, segment)
+        return log
+
     async def add(self, *segments: Segment, **fields: Any) -> LogNode:
         """A log of these segments, with every copy where its segment says."""
         log = log_of_segments(segments, **fields)
         for segment in segments:
-            path = PATHS.segment(log.log_id, segment.epoch)
-            await self.setup.create(path, encode_segment(segment), make_parents=True)
             end = segment.last_entry
             last = segment.last_fragment.first_entry + 4 if end is None else end
             for entry in range(last + 1):
                 for one in segment.write_set_of(EntryId(entry)):
                     if one.bookie in self.bookies:
                         self.bookies[one.bookie].hold(segment.ledger_id, [EntryId(entry)])
+        await self._write_log(log, *segments)
+        return log
+
+    async def _write_log(self, log: LogNode, *segments: AnySegment) -> None:
+        for segment in segments:
+            path = PATHS.segment(log.log_id, segment.epoch)
+            await self.setup.create(path, encode_segment(segment), make_parents=True)
         found = await self.setup.get(PATHS.log(log.log_id))
         assert found is not None
         await self.setup.set(PATHS.log(log.log_id), encode_log(log), version=found.version)
@@ -272,7 +301,6 @@ class RepairWorld:
         assert cluster is not None
         data = encode_node({"last_log_id": int(log.log_id)})
         await self.setup.set(PATHS.cluster, data, version=cluster.version)
-        return log
 
     async def owe(self, segment: Segment, name: str, first: int, last: int) -> str:
         """A note that the bookie is owed entries, which it really misses."""
@@ -283,7 +311,7 @@ class RepairWorld:
             self.bookies[name].entries[segment.ledger_id].pop(EntryId(entry), None)
         return path
 
-    async def report(self, segment: Segment, name: str, *entries: int) -> str:
+    async def report(self, segment: AnySegment, name: str, *entries: int) -> str:
         """A report of damage, with the damage."""
         who = self.bookies[name].member
         reports = {f"{who.bookie}.{who.incarnation}": "scrub"}
@@ -326,7 +354,14 @@ class RepairWorld:
         assert found is not None
         return read_segment(found.data)
 
-    async def change(self, changed: Segment) -> None:
+    async def flexible(self, log_id: int = 5, epoch: int = 1) -> FlexibleSegment:
+        found = await self.setup.get(PATHS.segment(LogId(log_id), Epoch(epoch)))
+        assert found is not None
+        segment = read_any_segment(found.data)
+        assert isinstance(segment, FlexibleSegment)
+        return segment
+
+    async def change(self, changed: AnySegment) -> None:
         """An owner's compare-and-set, on what it read just now."""
         path = PATHS.segment(changed.log_id, changed.epoch)
         found = await self.setup.get(path)

@@ -280,7 +280,14 @@ def test_a_fragment_is_moved_only_while_it_is_proved() -> None:
         copier, nobody = Noting(), cast(Any, None)
         view = SimpleNamespace(candidates=lambda: [SimpleNamespace(member=member(4))])
         worker = RepairWorker(
-            nobody, nobody, cast(Any, copier), nobody, lambda: cast(Any, view), nobody, nobody
+            nobody,
+            nobody,
+            cast(Any, copier),
+            nobody,
+            nobody,
+            lambda: cast(Any, view),
+            nobody,
+            nobody,
         )
         subject: Any = SimpleNamespace(
             log=make_log(), segment=CLOSED, stretch=SimpleNamespace(fragment=FIRST)
@@ -328,7 +335,7 @@ def test_an_inventory_that_does_not_get_further_is_none() -> None:
 
     async def scenario() -> None:
         async with asyncio.timeout(HANG_S):
-            held = await Copier(cast(Any, bookies))._inventory(LEDGER, PIECE, member(0), VIEW)
+            held = await Copier(cast(Any, bookies)).take_holdings(LEDGER, PIECE, member(0), VIEW)
         assert held is None
 
     asyncio.run(scenario())
@@ -338,7 +345,7 @@ def test_an_inventory_that_does_not_get_further_is_none() -> None:
 def test_an_inventory_tells_what_a_bookie_cannot_vouch_for() -> None:
     async def scenario() -> None:
         copier = Copier(cast(Any, Bookies(following=None)))
-        held = await copier._inventory(LEDGER, PIECE, member(0), VIEW)
+        held = await copier.take_holdings(LEDGER, PIECE, member(0), VIEW)
         assert held is not None and list(held.unknown) == [(3, 4)]
 
     asyncio.run(scenario())
@@ -350,7 +357,7 @@ def test_a_pull_that_gains_nothing_is_given_up() -> None:
     async def scenario() -> None:
         missing, copier = [(EntryId(0), EntryId(9))], Copier(cast(Any, bookies))
         async with asyncio.timeout(HANG_S):
-            await copier._pull(LEDGER, member(0), missing, [member(1)], VIEW, lambda _: None)
+            await copier.pull(LEDGER, member(0), missing, [member(1)], VIEW, lambda _: None)
 
     asyncio.run(scenario())
     assert bookies.call_count == 3

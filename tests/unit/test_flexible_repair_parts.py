@@ -24,6 +24,7 @@ from duramen.core.flexible.repair.attempt import (
     RowAddition,
 )
 from duramen.core.flexible.repair.audit import (
+    NO_NODESET,
     NextNodeset,
     audit_flexible,
     list_needed,
@@ -45,7 +46,9 @@ from tests.unit.flexible_repair_world import RepairWorld
 from tests.unit.flexible_segments import IN_RECOVERY, OPEN, close, close_as_owner, node
 from tests.unit.repair_world import make_log
 
-NOBODY = NextNodeset((), 0)
+
+def nobody() -> NextNodeset:
+    return NO_NODESET
 
 
 def state_of(segment: FlexibleSegment, number: int, **changes: object) -> BookieState:
@@ -112,7 +115,7 @@ def test_a_closed_segment_is_one_finding_at_most(
     problem: RepairProblem | None,
     row: int | None,
 ) -> None:
-    found = audit_flexible(log_of(segment), segment, view_of(segment, changes), debts, NOBODY)
+    found = audit_flexible(log_of(segment), segment, view_of(segment, changes), debts, nobody)
     assert [finding.problem for finding in found] == ([] if problem is None else [problem])
     if row is not None:
         assert found[0].member == segment.nodes[row].member
@@ -122,7 +125,7 @@ def test_a_closed_segment_is_one_finding_at_most(
 def test_what_nobody_needs_is_no_work_and_names_nobody() -> None:
     gone = view_of(CLOSED, {0: absent(10)})
     assert list_needed(log_of(CLOSED, 41), CLOSED) == []
-    assert audit_flexible(log_of(CLOSED, 41), CLOSED, gone, NO_DEBTS, NOBODY) == []
+    assert audit_flexible(log_of(CLOSED, 41), CLOSED, gone, NO_DEBTS, nobody) == []
     assert not names_bookie(log_of(CLOSED, 41), CLOSED, BookieId("b0"))
     assert names_bookie(log_of(CLOSED, 40), CLOSED, BookieId("b0"))
     assert list_needed(log_of(CLOSED, 38), CLOSED) == [(38, 40)]
@@ -145,7 +148,7 @@ def test_an_owner_is_asked_to_roll_once_for_a_bookie_that_the_next_nodeset_names
     def ask(created_s_ago: int, members: list[Member]) -> list[Action]:
         segment = replace(OPEN, created_unix_ms=1_000_000 - created_s_ago * 1_000)
         following = NextNodeset(members, 1_000_000)
-        found = audit_flexible(log_of(segment), segment, gone, NO_DEBTS, following)
+        found = audit_flexible(log_of(segment), segment, gone, NO_DEBTS, lambda: following)
         return [finding.key.action for finding in found]
 
     assert ask(91, everybody) == [Action.ROLL]
@@ -156,7 +159,7 @@ def test_an_owner_is_asked_to_roll_once_for_a_bookie_that_the_next_nodeset_names
 
 def test_a_segment_in_recovery_is_left_to_its_recoverer() -> None:
     gone = view_of(IN_RECOVERY, {1: absent(10)})
-    assert audit_flexible(log_of(IN_RECOVERY), IN_RECOVERY, gone, NO_DEBTS, NOBODY) == []
+    assert audit_flexible(log_of(IN_RECOVERY), IN_RECOVERY, gone, NO_DEBTS, nobody) == []
 
 
 def test_shares_of_rows_follow_their_weights() -> None:

@@ -24,7 +24,7 @@ from duramen.core.repair.audit import NO_DEBTS, Debts
 from duramen.core.repair.cluster_view import BookieState, ClusterView, CopyFate
 from duramen.core.repair.disruption import RISK_COUNT_MAX, Disruption, DisruptionKind
 from duramen.core.repair.drain import Need, WholeRound, advance, explain, shortages
-from duramen.core.repair.rebalance import Loads, plan_moves, spread
+from duramen.core.repair.rebalance import Copy, Loads, plan_moves, spread
 from duramen.core.repair.swap import Swap, SwapChoice, can_take
 from duramen.core.segment import Fragment, Segment
 from duramen.ids import BookieId, EntryId, Member
@@ -441,6 +441,7 @@ def test_a_plan_keeps_the_rule_and_never_makes_the_fullest_fuller(
     before = spread(loads, seen)
     held = {name: loads.size_bytes.get(name, 0) for name in before}
     for move in plan_moves(loads, seen):
+        assert isinstance(move.copy, Copy)
         assert can_take(move.copy.fragment, move.swap, QUORUM, RULE, seen)
         held[move.copy.member.bookie] -= move.copy.size_bytes
         held[move.target.bookie] += move.copy.size_bytes

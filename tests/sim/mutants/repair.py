@@ -110,7 +110,7 @@ async def _list_by_names(self: Readings, log: Any, noted: Any) -> AsyncIterator[
 async def _remember_segment(self: Readings, log_id: Any, epoch: Any) -> Any:
     found = await _read_segment(self, log_id, epoch)
     if found is not None:
-        _seen[log_id, epoch] = found[0]
+        _seen[log_id, epoch] = cast(Segment, found[0])
     return found
 
 

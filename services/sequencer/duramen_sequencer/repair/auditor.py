@@ -30,6 +30,8 @@ from duramen_sequencer.repair import metrics
 from duramen_sequencer.repair.commits import Commits
 from duramen_sequencer.repair.copying import Copier
 from duramen_sequencer.repair.duties import Drains
+from duramen_sequencer.repair.flexible.attempts import FlexibleRepair
+from duramen_sequencer.repair.flexible.calls import AskMark, AttemptCalls, ask_nobody
 from duramen_sequencer.repair.readings import Readings, UnreadError
 from duramen_sequencer.repair.rebalancing import Rebalancing
 from duramen_sequencer.repair.rounds import Round, Rounds
@@ -63,15 +65,17 @@ class Auditor:
     Args:
         client: calls to bookies; closed by `stop`.
         ask_roll: asks the owner of a log to end its segment.
+        ask_mark: asks a bookie for its damage mark.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - what an auditor is made of
         self,
         link: MetadataLink,
         client: BookieClient,
         ask_roll: AskRoll,
         rng: random.Random,
         pace: AuditPace = AuditPace(),
+        ask_mark: AskMark = ask_nobody,
     ) -> None:
         self._pace = pace
         self._client = client
@@ -93,9 +97,12 @@ class Auditor:
         self.backlog = Backlog()
         self._rounds = Rounds(self.readings, self.backlog, self.commits)
         self.rebalancing = Rebalancing(link.store, link.paths, self.commits, self.backlog)
+        calls = AttemptCalls(self.copier, self.backlog, ask_mark)
+        flexible = FlexibleRepair(self.readings, self.commits, calls, lambda: link.store.session_id)
         self._worker = RepairWorker(
-            self.readings, self.commits, self.copier, self.backlog, self.view, ask_roll, rng
-        )
+            self.readings, self.commits, self.copier, flexible, self.backlog, self.view,
+            ask_roll, rng,
+        )  # fmt: skip
 
     # --- Leadership ------------------------------------------------------------------------------
 

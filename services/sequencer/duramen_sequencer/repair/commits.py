@@ -15,10 +15,11 @@ import contextlib
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from duramen.core.duty import Duty
 from duramen.core.entry_ranges import EntryRanges
+from duramen.core.flexible.segment import FlexibleSegment
 from duramen.core.repair.cluster_view import ACCEPTED
 from duramen.core.repair.swap import Swap
 from duramen.core.segment import Fragment, Segment, SegmentState
@@ -41,6 +42,7 @@ from duramen.wire.metadata_json import (
     encode_bookie,
     encode_node,
     encode_segment,
+    read_any_segment,
     read_bookie,
     read_node,
     read_segment,
@@ -49,7 +51,9 @@ from duramen_sequencer.repair.readings import OwedNote, QueueNote
 
 _TRIES: Final = 20
 
-Change = Callable[[Segment, str], Segment | None]
+S = TypeVar("S", Segment, FlexibleSegment)
+
+Change = Callable[[S, str], S | None]
 """From a segment and a nonce to the changed one; None: it holds already, or may not be any more."""
 
 
@@ -59,7 +63,18 @@ class Commits:
     def __init__(self, link: MetadataLink) -> None:
         self._store, self._paths = link.store, link.paths
         self._counts = dict.fromkeys(
-            ("swaps", "proofs", "losses", "notes_settled", "duties_changed", "conflicts"), 0
+            (
+                "swaps",
+                "proofs",
+                "losses",
+                "additions",
+                "removals",
+                "relocations",
+                "notes_settled",
+                "duties_changed",
+                "conflicts",
+            ),
+            0,
         )
 
     def statistics(self) -> dict[str, int]:
@@ -267,18 +282,35 @@ class Commits:
             return
         raise DuramenError("metadata_unavailable", f"{path} changes too often: try again")
 
+    async def change_flexible(
+        self, log_id: LogId, epoch: Epoch, change: Change[FlexibleSegment], counted: str
+    ) -> FlexibleSegment | None:
+        """Apply a change to a flexible segment; as `_change_segment`.
+
+        Raises:
+            MetadataError: it may be applied or not.
+            MetadataJsonError: it is a striped one, or not understood.
+        """
+        path = self._paths.segment(log_id, epoch)
+        return await self._change_node(path, change, counted, _read_flexible)
+
     async def _change_segment(
-        self, log_id: LogId, epoch: Epoch, change: Change, counted: str
+        self, log_id: LogId, epoch: Epoch, change: Change[Segment], counted: str
     ) -> Segment | None:
         """Apply a change to a segment; the segment as it is afterwards, None if it is gone."""
         path = self._paths.segment(log_id, epoch)
-        segment: Segment | None = None
+        return await self._change_node(path, change, counted, read_segment)
+
+    async def _change_node(
+        self, path: str, change: Change[S], counted: str, read: Callable[[bytes], S]
+    ) -> S | None:
+        segment: S | None = None
         for _ in range(_TRIES):
             await self._store.sync(path)
             stored = await self._store.get(path)
             if stored is None:
                 return None
-            segment = read_segment(stored.data)
+            segment = read(stored.data)
             changed = change(segment, f"repair.{secrets.token_hex(12)}")
             if changed is None:
                 return segment
@@ -313,6 +345,13 @@ def settled_fragment(segment: Segment, first_entry: EntryId) -> Fragment | None:
         return None
     fragments = segment.fragments if segment.is_closed else segment.fragments[:-1]
     return next((f for f in fragments if f.first_entry == first_entry), None)
+
+
+def _read_flexible(data: bytes) -> FlexibleSegment:
+    segment = read_any_segment(data)
+    if not isinstance(segment, FlexibleSegment):
+        raise MetadataJsonError("a striped segment stands where a flexible one is expected")
+    return segment
 
 
 def _read_kept(data: bytes) -> dict[str, Any]:

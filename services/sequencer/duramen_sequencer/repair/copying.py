@@ -36,7 +36,7 @@ from duramen.limits import (
     REPAIR_CALL_TIMEOUT_US,
     REPAIR_PIECE_ENTRY_COUNT,
 )
-from duramen.wire.repair_calls import Inventory, Pull, Source
+from duramen.wire.repair_calls import Inventory, Pull, PullMap, Source
 
 _CALLS_WITHOUT_GAIN_MAX: Final = 3
 """Answers of one bookie in a row that do not get further: then it counts as silent."""
@@ -114,7 +114,7 @@ class Copier:
         flaws: list[Flaw] = []
         silent = {member: None for member in ensemble if member not in there}
         for piece in cut(stretch, self._piece_entry_count):
-            held, quiet = await self._inventories(segment.ledger_id, piece, there, view)
+            held, quiet = await self.take_holdings_of(segment.ledger_id, piece, there, view)
             silent.update(dict.fromkeys(quiet))
             expected = {
                 member: expected_entries(segment, stretch, ensemble.index(member), piece)
@@ -124,8 +124,8 @@ class Copier:
                 missing = missing_ranges(expected[member], held[member])
                 if missing:
                     sources = [other for other in held if other != member]
-                    await self._pull(segment.ledger_id, member, missing, sources, view, on_bytes)
-                    again = await self._inventory(segment.ledger_id, piece, member, view)
+                    await self.pull(segment.ledger_id, member, missing, sources, view, on_bytes)
+                    again = await self.take_holdings(segment.ledger_id, piece, member, view)
                     held[member] = held[member] if again is None else again
             for member in held:
                 others = {other: found for other, found in held.items() if other != member}
@@ -146,33 +146,33 @@ class Copier:
         view: ClusterView,
         on_bytes: OnBytes,
     ) -> list[Flaw]:
-        held = await self._inventory(ledger_id, piece, target, view)
+        held = await self.take_holdings(ledger_id, piece, target, view)
         if held is None:
             return _all_flawed(target, piece)
         missing = missing_ranges(expected, held)
         if missing:
-            await self._pull(ledger_id, target, missing, others, view, on_bytes)
-            held = await self._inventory(ledger_id, piece, target, view)
+            await self.pull(ledger_id, target, missing, others, view, on_bytes)
+            held = await self.take_holdings(ledger_id, piece, target, view)
         if held is None:
             return _all_flawed(target, piece)
-        found, quiet = await self._inventories(ledger_id, piece, others, view)
+        found, quiet = await self.take_holdings_of(ledger_id, piece, others, view)
         self._counts["entries_compared"] += len(expected)
         return compare(target, expected, held, found, [*silent, *quiet])
 
     # --- Calls -----------------------------------------------------------------------------------
 
-    async def _inventories(
+    async def take_holdings_of(
         self, ledger_id: LedgerId, piece: Piece, members: Sequence[Member], view: ClusterView
     ) -> tuple[dict[Member, Holdings], list[Member]]:
         """What members hold, and those who did not answer."""
         answers = await asyncio.gather(
-            *(self._inventory(ledger_id, piece, member, view) for member in members)
+            *(self.take_holdings(ledger_id, piece, member, view) for member in members)
         )
         pairs = list(zip(members, answers, strict=True))
         found = {member: held for member, held in pairs if held is not None}
         return found, [member for member, held in pairs if held is None]
 
-    async def _inventory(
+    async def take_holdings(
         self, ledger_id: LedgerId, piece: Piece, member: Member, view: ClusterView
     ) -> Holdings | None:
         """What one member holds of a piece, read anew from its disks; None: it did not say."""
@@ -195,7 +195,7 @@ class Copier:
             first = answer.next if answer.next is None or answer.next <= piece.last else None
         return held
 
-    async def _pull(  # noqa: PLR0917 - one call, spelled out
+    async def pull(  # noqa: PLR0917 - one call, spelled out
         self,
         ledger_id: LedgerId,
         target: Member,
@@ -203,8 +203,13 @@ class Copier:
         others: Sequence[Member],
         view: ClusterView,
         on_bytes: OnBytes,
+        node_map: PullMap | None = None,
     ) -> None:
-        """Have `target` fetch entries, call after call; the inventory tells what came of it."""
+        """Have `target` fetch entries, call after call; the inventory tells what came of it.
+
+        Args:
+            node_map: of a flexible segment; copies get envelopes by it.
+        """
         where = _source_of(target, view)
         sources = [s for s in (_source_of(member, view) for member in others) if s is not None]
         left = list(missing)
@@ -213,7 +218,7 @@ class Copier:
             self._counts["pulls"] += 1
             ranges = left[:PULL_RANGE_COUNT_MAX]
             lac = EntryId(ranges[0][0] - 1)
-            pull = Pull(ledger_id, ranges, sources, lac, PULL_BYTES_MAX)
+            pull = Pull(ledger_id, ranges, sources, lac, PULL_BYTES_MAX, node_map)
             answer = await self._client.pull(where, pull, REPAIR_CALL_TIMEOUT_US)
             self._counts["entries_copied"] += answer.copied_count
             self._counts["bytes_copied"] += answer.copied_bytes

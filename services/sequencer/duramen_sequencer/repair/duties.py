@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from duramen.core.duty import Duty
 from duramen.core.repair.cluster_view import ClusterView
-from duramen.core.repair.drain import advance, explain, shortages
+from duramen.core.repair.drain import AnyNeed, NodesetNeed, advance, explain, shortages
 from duramen.errors import DuramenError
 from duramen.ids import BookieId
 from duramen.wire.metadata_json import BookieNode
@@ -103,15 +103,27 @@ class Drains:
             return
         left = [c for c in view.candidates() if c.member.bookie != bookie]
         racks = len({(candidate.region, candidate.rack) for candidate in left})
-        need = found[0]
         raise DuramenError(
             "placement_impossible",
             f"without {bookie} {len(left)} bookies in {racks} racks take new data, and "
-            f"{len(found)} kinds of logs need more, such as ensemble_size "
-            f"{need.quorum.ensemble_size} with min_racks {need.rule.min_racks} and min_regions "
-            f"{need.rule.min_regions}: add bookies, or cancel another drain",
+            f"{len(found)} kinds of logs need more, such as {_format_need(found[0])}: "
+            "add bookies, or cancel another drain",
             field="bookie",
         )
+
+
+def _format_need(need: AnyNeed) -> str:
+    if isinstance(need, NodesetNeed):
+        wanted, tolerate = need.rule.wanted, need.rule.tolerate
+        return (
+            f"replication.node {wanted.node} with rack {wanted.rack}, region {wanted.region} and "
+            f"nodeset.tolerate {tolerate}"
+        )
+    quorum, rule = need
+    return (
+        f"ensemble_size {quorum.ensemble_size} with min_racks {rule.min_racks} and min_regions "
+        f"{rule.min_regions}"
+    )
 
 
 def _describe(bookie: BookieId, node: BookieNode) -> dict[str, Any]:

@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, NamedTuple
 
+from duramen.core.flexible.segment import AnySegment
 from duramen.core.log_node import LogNode
 from duramen.core.repair.audit import Debts, live_epochs
 from duramen.core.repair.cluster_view import Absences, BookieState, ClusterView, build_view
 from duramen.core.repair.doubts import Doubts
-from duramen.core.segment import Segment
 from duramen.ids import BookieId, EntryId, Epoch, Incarnation, LedgerId, LogId, Member, ledger_of
 from duramen.limits import AUDIT_CONCURRENCY
 from duramen.runtime.sequencer.log_driver import now_us
@@ -25,10 +25,10 @@ from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.runtime.stores.metadata_store import Watch
 from duramen.wire.metadata_json import (
     MetadataJsonError,
+    read_any_segment,
     read_bookie,
     read_log,
     read_node,
-    read_segment,
 )
 from duramen_sequencer.life.workers import for_each
 
@@ -73,7 +73,7 @@ class LogAudit(NamedTuple):
     """One log and its live segments, each with what is noted about it."""
 
     log: LogNode
-    segments: AsyncIterator[tuple[Segment, Debts]]
+    segments: AsyncIterator[tuple[AnySegment, Debts]]
 
 
 class Readings:
@@ -182,7 +182,7 @@ class Readings:
         except MetadataJsonError as error:
             raise UnreadError(f"log {log_id}: {error}") from error
 
-    async def read_segment(self, log_id: LogId, epoch: Epoch) -> tuple[Segment, int] | None:
+    async def read_segment(self, log_id: LogId, epoch: Epoch) -> tuple[AnySegment, int] | None:
         """A segment and its version, or None if it is not there.
 
         Raises:
@@ -190,13 +190,13 @@ class Readings:
         """
         stored = await self._store.get(self._paths.segment(log_id, epoch))
         try:
-            return None if stored is None else (read_segment(stored.data), stored.version)
+            return None if stored is None else (read_any_segment(stored.data), stored.version)
         except MetadataJsonError as error:
             raise UnreadError(f"segment {epoch} of log {log_id}: {error}") from error
 
     async def _list_segments(
         self, log: LogNode, noted: frozenset[LedgerId]
-    ) -> AsyncIterator[tuple[Segment, Debts]]:
+    ) -> AsyncIterator[tuple[AnySegment, Debts]]:
         for number in live_epochs(log):
             epoch = Epoch(number)
             found = await self.read_segment(log.log_id, epoch)

@@ -112,10 +112,15 @@ class Rebalancing:
 
 def _as_finding(move: CopyMove) -> Finding:
     copy = move.copy
-    key = WorkKey(copy.ledger_id, copy.fragment.first_entry, Action.SWAP)
-    facts = (copy.fragment, move.target)
-    good_count = copy.quorum.write_quorum
-    return Finding(key, RepairProblem.UNBALANCED, good_count, copy.size_bytes, move.swap.old, facts)
+    key = WorkKey(copy.ledger_id, copy.first_entry, Action.SWAP)
+    return Finding(
+        key,
+        RepairProblem.UNBALANCED,
+        copy.good_count,
+        copy.size_bytes,
+        move.swap.old,
+        (copy.facts, move.target),
+    )
 
 
 def _describe(move: CopyMove) -> dict[str, Any]:
@@ -123,7 +128,7 @@ def _describe(move: CopyMove) -> dict[str, Any]:
     return {
         "log_id": str(log_of(copy.ledger_id)),
         "epoch": epoch_of(copy.ledger_id),
-        "first_entry": copy.fragment.first_entry,
+        "first_entry": copy.first_entry,
         "bytes": copy.size_bytes,
         "from": copy.member.bookie,
         "to": move.target.bookie,

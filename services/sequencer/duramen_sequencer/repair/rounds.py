@@ -15,8 +15,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from duramen.core.entry_ranges import EntryRanges
+from duramen.core.flexible.nodeset import choose_nodeset
+from duramen.core.flexible.nodeset_plan import make_nodeset_rule
+from duramen.core.flexible.repair.audit import (
+    NO_NODESET,
+    WHOLE,
+    NextNodeset,
+    audit_flexible,
+    list_in_service,
+    names_anybody,
+)
+from duramen.core.flexible.repair.repair_map import RepairMap
+from duramen.core.flexible.segment import AnySegment, FlexibleSegment
 from duramen.core.log_node import LogNode
-from duramen.core.placement import PlacementRule
+from duramen.core.placement import PlacementRule, Refusal
 from duramen.core.quorum import Quorum
 from duramen.core.repair.audit import (
     Debts,
@@ -28,7 +40,7 @@ from duramen.core.repair.audit import (
     remaining_debt,
 )
 from duramen.core.repair.cluster_view import ClusterView
-from duramen.core.repair.drain import Need, WholeRound
+from duramen.core.repair.drain import AnyNeed, Need, NodesetNeed, WholeRound
 from duramen.core.repair.rebalance import Loads
 from duramen.core.repair.tasks import Backlog
 from duramen.core.segment import Segment, SegmentState
@@ -62,7 +74,7 @@ class Round:
     in_doubt: dict[Member, int] = field(default_factory=dict)
     """Ended fragments that were not compared since their member became doubtful."""
     found: set[WorkKey] = field(default_factory=set)
-    needs: dict[Need, None] = field(default_factory=dict)
+    needs: dict[AnyNeed, None] = field(default_factory=dict)
     loads: Loads = field(default_factory=Loads)
 
     def seen(self) -> WholeRound:
@@ -143,10 +155,25 @@ class Rounds:
             this.needs.setdefault(need_of(log))
         async for segment, debts in audit.segments:
             this.segment_count += 1
+            if isinstance(segment, FlexibleSegment):
+                self._visit_flexible(log, segment, debts, this)
+                continue
             _count(log, segment, rule, debts, this)
             for finding in audit_segment(log, segment, rule, this.view, debts):
                 this.found.add(finding.key)
                 self._backlog.put(finding)
+
+    def _visit_flexible(
+        self, log: LogNode, segment: FlexibleSegment, debts: Debts, this: Round
+    ) -> None:
+        _count_flexible(log, segment, debts, this)
+
+        def find_next() -> NextNodeset:
+            return next_nodeset(log, this.view, time.time_ns() // 1_000_000)
+
+        for finding in audit_flexible(log, segment, this.view, debts, find_next):
+            this.found.add(finding.key)
+            self._backlog.put(finding)
 
     async def _settle(self, ledger_id: LedgerId) -> None:
         """Take notes away that mean nothing any more: nobody is to hold what they speak of."""
@@ -171,7 +198,10 @@ class Rounds:
             for member in notes.queued.members()[:1]:
                 await self._commits.settle_report(notes.queued, member)
 
-    async def _settle_segment(self, log: LogNode, segment: Segment, notes: Notes) -> None:
+    async def _settle_segment(self, log: LogNode, segment: AnySegment, notes: Notes) -> None:
+        if isinstance(segment, FlexibleSegment):
+            await self._settle_flexible(log, segment, notes)
+            return
         for member, note in notes.owed.items():
             ranges = EntryRanges(remaining_debt(log, segment, member, note.ranges))
             if ranges.list_ranges() != EntryRanges(note.ranges).list_ranges():
@@ -189,9 +219,36 @@ class Rounds:
                 await self._commits.settle_report(notes.queued, member)
                 return  # the note has another version now; the others are settled next time
 
+    async def _settle_flexible(self, log: LogNode, segment: FlexibleSegment, notes: Notes) -> None:
+        """Nobody is owed an entry of a flexible segment; reports stay until it was compared."""
+        for note in notes.owed.values():
+            await self._commits.settle_owed(note, EntryRanges())
+        if notes.queued is None:
+            return
+        debts = self._readings.debts_of(segment.ledger_id, notes)
+        is_needed = names_anybody(log, segment)
+        for member in notes.queued.members():
+            is_named = is_needed and segment.find_member(member) is not None
+            if not is_named or not debts.is_damaged(member, WHOLE):
+                await self._commits.settle_report(notes.queued, member)
+                return  # the note has another version now; the others are settled next time
 
-def need_of(log: LogNode) -> Need:
+
+def next_nodeset(log: LogNode, view: ClusterView, unix_ms: int) -> NextNodeset:
+    """Whom the log's next segment would name; nobody, if none could be made now."""
+    if not log.config.is_flexible:
+        return NextNodeset([candidate.member for candidate in view.candidates()], unix_ms)
+    chosen = choose_nodeset(list_in_service(view), make_nodeset_rule(log.config), log.log_id)
+    if isinstance(chosen, Refusal):
+        return NO_NODESET
+    members = [Member(node.bookie, node.incarnation) for node in chosen.nodes]
+    return NextNodeset(members, unix_ms)
+
+
+def need_of(log: LogNode) -> AnyNeed:
     """What the log's configuration asks of every new segment."""
+    if log.config.is_flexible:
+        return NodesetNeed(make_nodeset_rule(log.config))
     config = log.config.striped
     quorum = Quorum(config.ensemble_size, config.write_quorum, config.ack_quorum)
     return Need(quorum, rule_of(log))
@@ -202,6 +259,22 @@ def subtract(ranges: list[tuple[int, int]], first: EntryId, last: EntryId) -> En
     left = EntryRanges(ranges)
     left.remove(first, last)
     return left
+
+
+def _count_flexible(log: LogNode, segment: FlexibleSegment, debts: Debts, this: Round) -> None:
+    this.recovering_count += segment.state is SegmentState.IN_RECOVERY
+    if not names_anybody(log, segment):
+        return
+    this.loads.note_flexible(log, segment)
+    for bookie in {row.node.bookie for row in segment.nodes}:
+        this.named[bookie] = this.named.get(bookie, 0) + 1
+    if not segment.is_closed:
+        return
+    this.unproved_count += not segment.is_proved
+    this.violation_count += bool(RepairMap(segment, this.view).list_moves())
+    for row in segment.nodes:
+        if debts.is_doubted(row.member, WHOLE):
+            this.in_doubt[row.member] = this.in_doubt.get(row.member, 0) + 1
 
 
 def _count(log: LogNode, segment: Segment, rule: PlacementRule, debts: Debts, this: Round) -> None:

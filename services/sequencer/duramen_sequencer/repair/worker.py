@@ -13,10 +13,19 @@ from __future__ import annotations
 import contextlib
 import logging
 import random
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
+from duramen.core.flexible.repair.audit import (
+    WHOLE,
+    NextNodeset,
+    audit_flexible,
+    names_anybody,
+    share_of,
+)
+from duramen.core.flexible.segment import FlexibleSegment
 from duramen.core.log_node import LogNode
 from duramen.core.placement import choose_ensemble
 from duramen.core.repair.audit import (
@@ -31,6 +40,7 @@ from duramen.core.repair.audit import (
 from duramen.core.repair.cluster_view import ClusterView, CopyFate
 from duramen.core.repair.copies import EntryFault, Flaw
 from duramen.core.repair.losses import find_lost
+from duramen.core.repair.rebalance import RowCopy
 from duramen.core.repair.swap import Swap, SwapChoice, can_take
 from duramen.core.repair.tasks import Backlog, Task
 from duramen.core.segment import Segment
@@ -41,8 +51,9 @@ from duramen.runtime.sequencer.log_driver import now_us
 from duramen.units import MINUTE, SECOND
 from duramen_sequencer.repair.commits import Commits, settled_fragment
 from duramen_sequencer.repair.copying import Copier
+from duramen_sequencer.repair.flexible.attempts import FlexibleRepair
 from duramen_sequencer.repair.readings import Notes, Readings
-from duramen_sequencer.repair.rounds import subtract
+from duramen_sequencer.repair.rounds import next_nodeset, subtract
 
 _LOG = logging.getLogger(__name__)
 
@@ -98,6 +109,15 @@ class _Subject(NamedTuple):
     debts: Debts
 
 
+class _FlexibleSubject(NamedTuple):
+    """A flexible segment as it stands in the metadata now."""
+
+    log: LogNode
+    segment: FlexibleSegment
+    notes: Notes
+    debts: Debts
+
+
 class RepairWorker:
     """Carries out tasks for one auditor.
 
@@ -111,11 +131,13 @@ class RepairWorker:
         readings: Readings,
         commits: Commits,
         copier: Copier,
+        flexible: FlexibleRepair,
         backlog: Backlog,
         view: Callable[[], ClusterView],
         ask_roll: AskRoll,
         rng: random.Random,
     ) -> None:
+        self._flexible = flexible
         self._readings = readings
         self._commits = commits
         self._copier = copier
@@ -133,6 +155,8 @@ class RepairWorker:
         subject = await self._read(task)
         if subject is None:
             return Done()
+        if isinstance(subject, _FlexibleSubject):
+            return await self._run_flexible(task, subject)
         if task.swap is not None:
             return await self._move(task, subject, task.swap)
         finding = self._find(task, subject)
@@ -147,7 +171,7 @@ class RepairWorker:
             case Action.SWAP:
                 return await self._swap(task, subject, finding)
 
-    async def _read(self, task: Task) -> _Subject | None:
+    async def _read(self, task: Task) -> _Subject | _FlexibleSubject | None:
         """The task's fragment, unless nobody may read it any more."""
         key = task.finding.key
         log_id, epoch = log_of(key.ledger_id), epoch_of(key.ledger_id)
@@ -157,19 +181,32 @@ class RepairWorker:
         found = await self._readings.read_segment(log_id, epoch)
         if found is None:
             return None
-        for stretch in list_stretches(log, found[0]):
+        segment = found[0]
+        if isinstance(segment, FlexibleSegment):
+            if not names_anybody(log, segment):
+                return None
+            notes = await self._readings.read_notes(key.ledger_id)
+            debts = self._readings.debts_of(key.ledger_id, notes)
+            return _FlexibleSubject(log, segment, notes, debts)
+        for stretch in list_stretches(log, segment):
             if stretch.fragment.first_entry == key.first_entry:
                 notes = await self._readings.read_notes(key.ledger_id)
                 debts = self._readings.debts_of(key.ledger_id, notes)
-                return _Subject(log, found[0], stretch, notes, debts)
+                return _Subject(log, segment, stretch, notes, debts)
         return None
 
-    def _find(self, task: Task, subject: _Subject) -> Finding | None:
+    def _find(self, task: Task, subject: _Subject | _FlexibleSubject) -> Finding | None:
         return next((f for f in self._audit(subject) if f.key == task.finding.key), None)
 
-    def _audit(self, subject: _Subject) -> list[Finding]:
-        log, segment = subject.log, subject.segment
-        return audit_segment(log, segment, rule_of(log), self._view(), subject.debts)
+    def _audit(self, subject: _Subject | _FlexibleSubject) -> list[Finding]:
+        log, view = subject.log, self._view()
+        if isinstance(subject, _FlexibleSubject):
+
+            def find_next() -> NextNodeset:
+                return next_nodeset(log, view, time.time_ns() // 1_000_000)
+
+            return audit_flexible(log, subject.segment, view, subject.debts, find_next)
+        return audit_segment(log, subject.segment, rule_of(log), view, subject.debts)
 
     async def _done(self, task: Task, judged: Finding | None) -> Outcome:
         """Look at the fragment again: what is left there is done without waiting for a round."""
@@ -186,14 +223,55 @@ class RepairWorker:
     async def _roll(self, subject: _Subject) -> Outcome:
         """The owner changes its last fragment by ending the segment (R21)."""
         log, view = subject.log, self._view()
-        rule = replace(rule_of(log), is_strict=log.config.striped.placement == "strict")
+        rule = rule_of(log)
         if choose_ensemble(view.candidates(), subject.segment.quorum, rule, self._rng) is None:
             return Postponed(MINUTE)  # the next segment would have no better place
+        return await self._ask_for_roll(log)
+
+    async def _ask_for_roll(self, log: LogNode) -> Outcome:
         try:
             await self._ask_roll(log.log_id)
         except DuramenError as error:
             return Failed(f"the owner was asked to roll: {error}")
         return Postponed(_ROLL_PAUSE_US, asked_to_roll=True)
+
+    # --- Flexible segments -----------------------------------------------------------------------
+
+    async def _run_flexible(self, task: Task, subject: _FlexibleSubject) -> Outcome:
+        """One attempt, or a roll; a move of a rebalance if it is as good as when it was planned."""
+        log, segment, view = subject.log, subject.segment, self._view()
+        judged = self._find(task, subject)
+        move = task.swap
+        if move is not None:
+            row = segment.find_member(move.old)
+            if row is None or not segment.is_closed or not segment.is_proved:
+                return Done()
+            copy = RowCopy(share_of(segment, row), segment.ledger_id, segment, move.old)
+            if not copy.can_go(move.new, view):
+                return Done()
+        elif judged is None:
+            return Done()
+        elif judged.key.action is Action.ROLL:
+            return await self._ask_for_roll(log)
+        if judged is not None:
+            task.judged_facts = judged.facts
+        result = await self._flexible.repair(log, segment, view, move, self._progress(task))
+        for member in result.whole:
+            queued = subject.notes.queued if member in subject.debts.damaged else None
+            self._readings.clear(segment.ledger_id, queued, member, WHOLE)
+        if result.reason:
+            return Failed(result.reason)
+        if result.lacks_place:
+            wanted = segment.replication
+            return Unrepairable(
+                f"no bookie can take the copies: {len(view.flexible_candidates())} take new data "
+                f"of flexible logs, and node {wanted.node}, rack {wanted.rack}, region "
+                f"{wanted.region} must hold for every entry",
+                result.flaws[:100],
+            )
+        if result.flaws:
+            return _judge(result.flaws)
+        return await self._done(task, judged)
 
     # --- Swaps -----------------------------------------------------------------------------------
 

@@ -56,6 +56,7 @@ class BookieState:
     free_bytes: int = 0
     absent_since_us: int | None = None
     is_doubtful: bool = False
+    keeps_envelopes: bool = False
 
     @property
     def is_available(self) -> bool:
@@ -116,6 +117,10 @@ class ClusterView:
         """Whether nobody waits for the member's word any more: its disks are gone for ever."""
         state = self.bookies.get(member.bookie)
         return member.incarnation in self.lost or (state is not None and state.member != member)
+
+    def flexible_candidates(self) -> list[Candidate]:
+        """Those that may take copies of flexible segments, too."""
+        return [c for c in self.candidates() if self.bookies[c.member.bookie].keeps_envelopes]
 
     def candidates(self) -> list[Candidate]:
         """Bookies that may take new data, in the order of their ids."""
@@ -256,4 +261,10 @@ def _publish(state: BookieState, published: Mapping[str, Any]) -> BookieState:
         data_url=str(published["data_url"]),
         free_bytes=int(published.get("free_bytes", 0)),
         is_doubtful=published.get("doubtful") is True,
+        keeps_envelopes=_knows_envelopes(published.get("formats")),
     )
+
+
+def _knows_envelopes(formats: Any) -> bool:
+    version = formats.get("envelope") if isinstance(formats, Mapping) else None
+    return type(version) is int and version >= 1

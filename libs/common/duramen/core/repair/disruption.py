@@ -18,11 +18,14 @@ import random
 from typing import Any, Final
 
 from duramen.core.duty import Duty
+from duramen.core.flexible.repair.audit import names_bookie
+from duramen.core.flexible.repair.availability import judge_restart
+from duramen.core.flexible.segment import AnySegment, FlexibleSegment
 from duramen.core.log_node import LogNode
 from duramen.core.quorum import covers, write_sets
 from duramen.core.repair.audit import Debts, Stretch, is_good, list_stretches
 from duramen.core.repair.cluster_view import ClusterView
-from duramen.core.repair.drain import Need, shortages
+from duramen.core.repair.drain import AnyNeed, NodesetNeed, shortages
 from duramen.core.segment import Segment, SegmentState
 from duramen.ids import BookieId, Member
 
@@ -48,20 +51,26 @@ class Disruption:
         self._details: dict[str, str] = {}
         self._risks: list[str] = []
         self._risk_count = 0
-        self._needs: dict[Need, None] = {}
+        self._needs: dict[AnyNeed, None] = {}
 
-    def note_log(self, log: LogNode, need: Need) -> None:
+    def note_log(self, log: LogNode, need: AnyNeed) -> None:
         """A log that may begin new segments, and what it asks of them."""
         if not log.is_ended and not log.is_deleted:
             self._needs.setdefault(need)
 
-    def note_segment(self, log: LogNode, segment: Segment, debts: Debts) -> bool:
+    def note_segment(self, log: LogNode, segment: AnySegment, debts: Debts) -> bool:
         """A live segment, whether it names the bookie or not; gives whether its log is at risk."""
         codes: dict[str, int] = {}
+        if isinstance(segment, FlexibleSegment):
+            codes = dict.fromkeys(self._judge_flexible(log, segment, debts), 1)
+            return self._count(codes)
         for stretch in list_stretches(log, segment):
             if any(member.bookie == self._bookie for member in stretch.fragment.ensemble):
                 for code in self._judge(segment, stretch, debts):
                     codes[code] = codes.get(code, 0) + 1
+        return self._count(codes)
+
+    def _count(self, codes: dict[str, int]) -> bool:
         for code, count in codes.items():
             self._counts[code] = self._counts.get(code, 0) + count
         return bool(codes)
@@ -98,6 +107,12 @@ class Disruption:
             "logs_at_risk": sorted(self._risks),
             "logs_at_risk_count": self._risk_count,
         }
+
+    def _judge_flexible(self, log: LogNode, segment: FlexibleSegment, debts: Debts) -> list[str]:
+        """What speaks against it in a flexible segment."""
+        if self._kind is DisruptionKind.REMOVE:
+            return ["named"] if names_bookie(log, segment, self._bookie) else []
+        return judge_restart(log, segment, self._bookie, self._view, debts)
 
     def _judge(self, segment: Segment, stretch: Stretch, debts: Debts) -> list[str]:
         """What speaks against it in one fragment that names the bookie."""
@@ -148,7 +163,13 @@ def _has(members: tuple[Member, ...], bookie: BookieId) -> bool:
     return any(member.bookie == bookie for member in members)
 
 
-def _format_need(need: Need) -> str:
+def _format_need(need: AnyNeed) -> str:
+    if isinstance(need, NodesetNeed):
+        wanted = need.rule.wanted
+        return (
+            f"the bookies that are left have no nodeset with node {wanted.node}, rack "
+            f"{wanted.rack}, region {wanted.region}, tolerate {need.rule.tolerate}"
+        )
     quorum, rule = need.quorum, need.rule
     return (
         f"no {quorum.ensemble_size} of the bookies that are left hold a new segment with "

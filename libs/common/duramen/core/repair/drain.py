@@ -16,22 +16,36 @@ Source: docs/protocol/repair.md.
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from duramen.core.duty import Duty
-from duramen.core.placement import PlacementRule, choose_ensemble
+from duramen.core.flexible.nodeset import choose_nodeset
+from duramen.core.flexible.repair.repair_map import as_serving
+from duramen.core.flexible.soundness import NodesetRule
+from duramen.core.placement import Candidate, PlacementRule, Refusal, choose_ensemble
 from duramen.core.quorum import Quorum
 from duramen.core.repair.cluster_view import BookieState, ClusterView
-from duramen.ids import BookieId
+from duramen.ids import BookieId, LogId
+
+_ANY_LOG: Final = LogId(1)
 
 
 class Need(NamedTuple):
-    """What a log asks of every new segment."""
+    """What a striped log asks of every new segment."""
 
     quorum: Quorum
     rule: PlacementRule
+
+
+class NodesetNeed(NamedTuple):
+    """What a flexible log asks of every new segment."""
+
+    rule: NodesetRule
+
+
+AnyNeed = Need | NodesetNeed
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,17 +109,21 @@ def explain(state: BookieState, seen: WholeRound | None) -> str:
 
 
 def shortages(
-    view: ClusterView, leaving: Collection[BookieId], needs: Iterable[Need], rng: random.Random
-) -> list[Need]:
+    view: ClusterView, leaving: Collection[BookieId], needs: Iterable[AnyNeed], rng: random.Random
+) -> list[AnyNeed]:
     """The needs that can be met now, and not any more once these bookies take no new data."""
     candidates = view.candidates()
     left = [c for c in candidates if c.member.bookie not in leaving]
-    found = []
-    for need in needs:
-        strict = PlacementRule(need.rule.min_racks, need.rule.min_regions, is_strict=True)
-        if choose_ensemble(left, need.quorum, strict, rng) is None:
-            found.append(need)
-    return found
+    return [need for need in needs if not _is_met(need, left, rng)]
+
+
+def _is_met(need: AnyNeed, left: Sequence[Candidate], rng: random.Random) -> bool:
+    if isinstance(need, NodesetNeed):
+        serving = [as_serving(candidate) for candidate in left]
+        # Which bookies come first differs from log to log; whether there is a nodeset hardly does.
+        return not isinstance(choose_nodeset(serving, need.rule, _ANY_LOG), Refusal)
+    strict = PlacementRule(need.rule.min_racks, need.rule.min_regions, is_strict=True)
+    return choose_ensemble(left, need.quorum, strict, rng) is not None
 
 
 def _had_published(before: BookieState, duty: Duty) -> bool:

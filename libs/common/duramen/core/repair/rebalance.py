@@ -11,16 +11,20 @@ Pure. Called by the auditor. Source: docs/protocol/repair.md.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Hashable
 from typing import Final, NamedTuple
 
+from duramen.core.flexible.repair.audit import WHOLE, names_anybody, share_of
+from duramen.core.flexible.repair.repair_map import RepairMap, as_serving
+from duramen.core.flexible.segment import FlexibleSegment
 from duramen.core.log_node import LogNode
 from duramen.core.placement import PlacementRule
 from duramen.core.quorum import Quorum
 from duramen.core.repair.audit import list_stretches
-from duramen.core.repair.cluster_view import ClusterView
+from duramen.core.repair.cluster_view import ClusterView, CopyFate
 from duramen.core.repair.swap import Swap, can_take
 from duramen.core.segment import Fragment, Segment
-from duramen.ids import BookieId, LedgerId, Member
+from duramen.ids import BookieId, EntryId, LedgerId, Member
 
 TOLERANCE_DEFAULT: Final = 0.1
 """Bookies within a tenth of their share are left alone: new segments even that out."""
@@ -42,11 +46,64 @@ class Copy(NamedTuple):
     quorum: Quorum
     rule: PlacementRule
 
+    @property
+    def first_entry(self) -> EntryId:
+        """With the ledger it names what is moved."""
+        return self.fragment.first_entry
+
+    @property
+    def facts(self) -> Hashable:
+        """What decides whether it can be moved."""
+        return self.fragment
+
+    @property
+    def good_count(self) -> int:
+        """Good copies of each entry: it is proved."""
+        return self.quorum.write_quorum
+
+    def can_go(self, taker: Member, view: ClusterView) -> bool:
+        """Whether R20 holds afterwards."""
+        return can_take(self.fragment, Swap(self.member, taker), self.quorum, self.rule, view)
+
+
+class RowCopy(NamedTuple):
+    """What one row of a proved flexible segment holds, about."""
+
+    size_bytes: int
+    ledger_id: LedgerId
+    segment: FlexibleSegment
+    member: Member
+
+    @property
+    def first_entry(self) -> EntryId:
+        """The whole segment."""
+        return WHOLE
+
+    @property
+    def facts(self) -> Hashable:
+        """What decides whether it can be moved."""
+        return self.segment.nodes
+
+    @property
+    def good_count(self) -> int:
+        """Good copies of each entry: it is proved."""
+        return self.segment.replication.node
+
+    def can_go(self, taker: Member, view: ClusterView) -> bool:
+        """Whether RP can hold at the other rows and the taker, which is in none of them."""
+        rows = self.segment.nodes
+        place = view.locations().get(taker)
+        is_quiet = all(view.fate(row.member) is CopyFate.HERE for row in rows)
+        if not is_quiet or place is None or any(r.node.bookie == taker.bookie for r in rows):
+            return False
+        left = [row for row in rows if row.member != self.member]
+        return RepairMap(self.segment, view).suffices_with(left, [as_serving(place)])
+
 
 class CopyMove(NamedTuple):
     """One copy that shall lie elsewhere."""
 
-    copy: Copy
+    copy: Copy | RowCopy
     target: Member
 
     @property
@@ -61,7 +118,7 @@ class Loads:
     def __init__(self) -> None:
         self.size_bytes: dict[BookieId, int] = {}
         self.copy_count: dict[BookieId, int] = {}
-        self._kept: dict[Member, list[tuple[int, int, int, Copy]]] = {}
+        self._kept: dict[Member, list[tuple[int, int, int, Copy | RowCopy]]] = {}
 
     def note(self, log: LogNode, segment: Segment, rule: PlacementRule) -> None:
         """A live segment."""
@@ -76,13 +133,24 @@ class Loads:
                     copy = Copy(share, segment.ledger_id, stretch.fragment, member, quorum, rule)
                     self._keep(copy)
 
-    def movable(self, member: Member) -> list[Copy]:
+    def note_flexible(self, log: LogNode, segment: FlexibleSegment) -> None:
+        """A live flexible segment."""
+        if not names_anybody(log, segment):
+            return
+        for row in segment.nodes:
+            name, share = row.node.bookie, share_of(segment, row)
+            self.size_bytes[name] = self.size_bytes.get(name, 0) + share
+            self.copy_count[name] = self.copy_count.get(name, 0) + 1
+            if segment.is_closed and segment.is_proved and share > 0:
+                self._keep(RowCopy(share, segment.ledger_id, segment, row.member))
+
+    def movable(self, member: Member) -> list[Copy | RowCopy]:
         """The largest copies of a bookie, largest first."""
         return [copy for _, _, _, copy in sorted(self._kept.get(member, []), reverse=True)]
 
-    def _keep(self, copy: Copy) -> None:
+    def _keep(self, copy: Copy | RowCopy) -> None:
         kept = self._kept.setdefault(copy.member, [])
-        item = (copy.size_bytes, -copy.ledger_id, -copy.fragment.first_entry, copy)
+        item = (copy.size_bytes, -copy.ledger_id, -copy.first_entry, copy)
         if len(kept) < _KEPT_PER_BOOKIE:
             heapq.heappush(kept, item)
         elif item[:3] > kept[0][:3]:
@@ -144,7 +212,7 @@ class _Plan:
             if move is not None:
                 self._held[giver] -= move.copy.size_bytes
                 self._held[move.target] += move.copy.size_bytes
-                self._moved.add((move.copy.ledger_id, move.copy.fragment.first_entry))
+                self._moved.add((move.copy.ledger_id, move.copy.first_entry))
                 self.moves.append(move)
                 return True
         return False
@@ -152,12 +220,11 @@ class _Plan:
     def _find_move(self, giver: Member, pressure: float, takers: list[Member]) -> CopyMove | None:
         """The giver's largest copy that leaves the taker less full than the giver was."""
         for copy in self._loads.movable(giver):
-            if (copy.ledger_id, copy.fragment.first_entry) in self._moved:
+            if (copy.ledger_id, copy.first_entry) in self._moved:
                 continue
             for taker in takers:
                 if (self._held[taker] + copy.size_bytes) / self._weights[taker] >= pressure:
                     break
-                swap = Swap(giver, taker)
-                if can_take(copy.fragment, swap, copy.quorum, copy.rule, self._view):
+                if copy.can_go(taker, self._view):
                     return CopyMove(copy, taker)
         return None

@@ -1,19 +1,14 @@
 """One attempt at repairing a CLOSED flexible segment: what to ask, copy and add, step by step.
 
-    MARK → COMPARE ⇄ COPY → MARK_AGAIN → ENDED
-              ⇅
-             ADD
+    MARK → COMPARE ⇄ COPY, COMPARE → ADD → MARK, COMPARE → MARK_AGAIN → ENDED
 
-Witnesses are asked for their marks before anything else. Piece by piece all that are there say what
-they hold; what is short is copied, and the targets are asked again. Where the witnesses cannot take
-it, a bookie is added, and the piece begins anew. When every needed entry satisfied RP at the
-witnesses, and their marks are what they were, that is evidence (`evidence`). A witness that does
-not answer ends the attempt; flaws do not, so that what can be copied is.
-Invariants (checked by `validate`):
+Witnesses tell their marks before anything else. Piece by piece all that are there say what they
+hold; what is short is copied, and the targets are asked again. If every needed entry satisfied RP
+at the witnesses, and their marks stayed, that is evidence (`evidence`). A witness that does not
+answer ends the attempt; flaws do not, so that what can be copied is. Invariants (`validate`):
  1 whoever is asked what it holds, and may be a witness, has told its mark before.
  2 evidence comes without flaws, from witnesses whose marks stayed.
  3 at most `node` bookies are added, and no one who failed is a target again.
-
 Sans-IO: `next_step` says what to do, `on_…` what came of it. Not here: calls, compare-and-set.
 Called by whoever repairs. Source: R26, docs/protocol/repair.md "Repair of a flexible segment
 (planned)".

@@ -11,12 +11,14 @@ docs/protocol/repair.md "Repair of a flexible segment (planned)".
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
 
-from duramen.core.flexible.nodeset import NodesetRow
+from duramen.core.duty import Duty
+from duramen.core.flexible.nodeset import NodesetRow, ServingBookie
 from duramen.core.flexible.repair.evidence import EntryRange
-from duramen.core.flexible.repair.repair_map import RepairMap
+from duramen.core.flexible.repair.repair_map import RepairMap, as_serving
 from duramen.core.flexible.segment import FlexibleSegment
 from duramen.core.log_node import LogNode
 from duramen.core.repair.audit import (
@@ -32,7 +34,7 @@ from duramen.core.segment_base import SegmentState
 from duramen.ids import BookieId, EntryId, Member
 from duramen.units import MS
 
-WHOLE = EntryId(0)
+WHOLE: Final = EntryId(0)
 """Stands for the whole segment where striped ones name the first entry of a fragment."""
 
 
@@ -47,6 +49,9 @@ class NextNodeset:
 
     members: Collection[Member]
     unix_ms: int
+
+
+NO_NODESET: Final = NextNodeset((), 0)
 
 
 def list_needed(log: LogNode, segment: FlexibleSegment) -> list[EntryRange]:
@@ -67,20 +72,39 @@ def names_bookie(log: LogNode, segment: FlexibleSegment, bookie: BookieId) -> bo
     return is_named and names_anybody(log, segment)
 
 
+def list_in_service(view: ClusterView) -> list[ServingBookie]:
+    """Of whom a nodeset is chosen: who serves and has a weight, absent or not, until that is
+    accepted as a loss."""
+    return [
+        replace(as_serving(state.place), is_absent=not state.is_available)
+        for _, state in sorted(view.bookies.items())
+        if state.duty is Duty.SERVING
+        and state.weight > 0
+        and state.region not in view.closed_regions
+        and state.member.incarnation not in view.lost
+    ]
+
+
 def audit_flexible(
     log: LogNode,
     segment: FlexibleSegment,
     view: ClusterView,
     debts: Debts,
-    next_nodeset: NextNodeset,
+    next_nodeset: Callable[[], NextNodeset],
 ) -> list[Finding]:
-    """What is work in a live segment: one attempt or one roll, or nothing."""
+    """What is work in a live segment: one attempt or one roll, or nothing.
+
+    Args:
+        next_nodeset: asked for where a row of an open segment is lost or leaving.
+    """
     if segment.state is SegmentState.IN_RECOVERY or not names_anybody(log, segment):
         return []
     if segment.is_closed:
         problem, row = _find_problem(segment, view, debts)
     else:
-        ending = [r for r in segment.nodes if _ends_with_a_roll(segment, r, view, next_nodeset)]
+        bad = [row for row in segment.nodes if _problem_of(row, view) is not None]
+        following = next_nodeset() if bad else NO_NODESET
+        ending = [row for row in bad if _ends_with_a_roll(segment, row, view, following)]
         row = ending[0] if ending else None
         problem = None if row is None else _problem_of(row, view)
     if problem is None:
@@ -147,7 +171,7 @@ def _ends_with_a_roll(
 ) -> bool:
     """Whether the next segment would be better off; a roll that changes nothing is asked for once
     at most, since the next segment is younger than the absence."""
-    if _problem_of(row, view) is None or not next_nodeset.members:
+    if not next_nodeset.members:
         return False
     if row.member not in next_nodeset.members:
         return True

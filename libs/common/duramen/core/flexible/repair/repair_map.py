@@ -86,6 +86,14 @@ class RepairMap:
         return self.segment.find_member(member)
 
 
+def as_serving(candidate: Candidate) -> ServingBookie:
+    """A candidate as a row of a segment's node has it."""
+    member = candidate.member
+    return ServingBookie(
+        member.bookie, candidate.region, candidate.rack, member.incarnation, candidate.weight
+    )
+
+
 def _place_now(node: ServingBookie, place: Candidate | None) -> ServingBookie:
     """A node where its bookie is now; where that is not known, where it was."""
     if place is None or not (place.region and place.rack):

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from duramen.core.flexible.nodeset import NodesetRow, ServingBookie
 from duramen.core.flexible.repair.comparison import ShortGroup
-from duramen.core.flexible.repair.repair_map import RepairMap
+from duramen.core.flexible.repair.repair_map import RepairMap, as_serving
 from duramen.core.hashing import rank_nodes
 from duramen.core.placement import Candidate
 from duramen.ids import Member, NodeNumber
@@ -75,7 +75,7 @@ class TargetChoice:
         ]
         names = {row.node.bookie for row in self.repair_map.witnesses}
         free = [
-            _serve(candidate)
+            as_serving(candidate)
             for candidate in self.candidates
             if segment.find_member(candidate.member) is None
             and candidate.member.bookie not in names
@@ -110,11 +110,3 @@ def _choose_fewest(others: Sequence[T], suffices: Callable[[Sequence[T]], bool])
         if suffices(rest):
             chosen = rest
     return chosen
-
-
-def _serve(candidate: Candidate) -> ServingBookie:
-    """A candidate as a row of the segment's node has it."""
-    member = candidate.member
-    return ServingBookie(
-        member.bookie, candidate.region, candidate.rack, member.incarnation, candidate.weight
-    )

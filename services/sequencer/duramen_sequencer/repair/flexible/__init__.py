@@ -1,0 +1,1 @@
+"""Repair of flexible segments, carried out: calls, attempts, and the changes that they allow."""
