@@ -338,9 +338,8 @@ class Repairer:
         """Until evidence is used up, or there is none."""
         yield from self._compare(attempt)
         evidence = self._evidence()
-        changes: list[tuple[str, NodesetRow | None]] = [("prove", None)]
+        changes: list[tuple[str, NodesetRow | None]] = [("relocate", None), ("prove", None)]
         changes += [("take_out", row) for row in attempt.going]
-        changes.append(("relocate", None))
         while changes and evidence is not None:
             yield
             if not evidence.is_fresh(self.world.now_us):
@@ -423,13 +422,13 @@ class Repairer:
         else:
             after = evidence.take_out(segment, needed, row.number, nonce)
         if after is None:
-            if row is not None and segment.find_row(row.number) is None:
-                return evidence.adopt(segment, row.number), True
+            if not evidence.holds(segment, needed):
+                return evidence.adopt(segment, None if row is None else row.number), True
             return evidence, True
         if world.rng.random() < 0.2:
             return evidence, False  # its outcome is unknown, and it was not applied
         world.change(after, self.viewed_us)
-        if row is not None and world.rng.random() < 0.2:
+        if world.rng.random() < 0.2:
             return evidence, False  # its outcome is unknown, and it was applied
         return evidence.after(after), True
 

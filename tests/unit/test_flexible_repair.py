@@ -113,12 +113,19 @@ def _judge_by_the_map_alone(patch: Patch) -> None:
     patch.setattr(RepairMap, "suffices_with", suffices)
 
 
-def _judge_by_places_of_now_alone(patch: Patch) -> None:
-    def suffices(self, rows, added):  # type: ignore[no-untyped-def]
-        nodes = [*(self._present[row.number] for row in rows), *added]
-        return self.segment.replication.is_satisfied_by(nodes)
+def _take_rows_out_before_places_are_told(patch: Patch) -> None:
+    """The map's places say another thing than what the rows were judged by."""
 
-    patch.setattr(RepairMap, "suffices_with", suffices)
+    def take_out(self, segment, needed, number, nonce):  # type: ignore[no-untyped-def]
+        is_named = number not in self.witnesses and segment.find_row(number) is not None
+        return (
+            segment.without_node(number, nonce)
+            if is_named and self.holds(segment, needed)
+            else None
+        )
+
+    patch.setattr(Evidence, "take_out", take_out)
+    patch.setattr(Evidence, "relocate", lambda *_: None)
 
 
 def _mark_without_the_start(patch: Patch) -> None:
@@ -173,7 +180,7 @@ def _need_what_lies_in_holes(patch: Patch) -> None:
         (_count_who_is_named, {}),
         (_believe_old_marks, {}),
         (_judge_by_the_map_alone, {}),
-        (_judge_by_places_of_now_alone, {}),
+        (_take_rows_out_before_places_are_told, {}),
         (_mark_without_the_start, {}),
         (_mark_without_the_count, {}),
         (_take_marks_with_the_answers, {}),

@@ -36,6 +36,7 @@ from duramen.core.flexible.repair.evidence import FRESH_US, DamageMark, Evidence
 from duramen.core.flexible.repair.losses import count_missing, find_lost_entries, record_lost
 from duramen.core.flexible.segment import FlexibleSegment
 from duramen.core.log_node import LogNode
+from duramen.core.placement.room import Rack
 from duramen.core.repair.audit import NO_DEBTS, Action, Debts, RepairProblem
 from duramen.core.repair.cluster_view import BookieState, ClusterView
 from duramen.core.repair.copies import EntryFault, Flaw, Holdings
@@ -171,12 +172,12 @@ def test_shares_of_rows_follow_their_weights() -> None:
 # --- Attempts, step by step ----------------------------------------------------------------------
 
 
-def begin(world: RepairWorld, **changes: object) -> RepairAttempt:
-    options: dict[str, object] = {"piece_entry_count": 3, **changes}
-    view = world.view()
+def begin(world: RepairWorld, piece_entry_count: int = 3) -> RepairAttempt:
+    view, needed = world.view(), world.list_needed()
+    candidates = view.candidates()
     return RepairAttempt(
-        world.segment, world.list_needed(), view, view.candidates(), **options  # type: ignore[arg-type]
-    )  # fmt: skip
+        world.segment, needed, view, candidates, piece_entry_count=piece_entry_count
+    )
 
 
 def play_through(world: RepairWorld, attempt: RepairAttempt, *, copies: bool = True) -> AttemptEnd:
@@ -320,6 +321,19 @@ def test_a_change_of_unknown_outcome_is_known_by_what_it_left() -> None:
     assert evidence().adopt(both, NodeNumber(3)) is None, "somebody else took one out, too"
     assert evidence().adopt(gone, NodeNumber(4)) is None
     assert evidence().adopt(CLOSED, NodeNumber(3)) is None
+
+
+def test_rows_go_only_after_the_map_has_the_places_that_they_were_judged_by() -> None:
+    needed = [(EntryId(0), EntryId(40))]
+    places = {NodeNumber(1): Rack("eu", "k9")}
+    found = replace(evidence(), places=places)
+    assert found.take_out(CLOSED, needed, NodeNumber(3), "t") is None
+    assert found.prove(UNPROVED, needed, "p") is None
+    moved = found.relocate(CLOSED, needed, "r")
+    assert moved is not None and moved.nodes[1].node.place == Rack("eu", "k9")
+    assert found.adopt(moved, None) == found.after(moved) == replace(evidence(1), places={})
+    assert found.adopt(CLOSED.with_locations({NodeNumber(1): Rack("eu", "k8")}, "r"), None) is None
+    assert found.after(moved).take_out(moved, needed, NodeNumber(3), "t") is not None
 
 
 def test_marks_are_fresh_from_the_question_on() -> None:

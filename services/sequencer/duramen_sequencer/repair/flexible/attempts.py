@@ -1,7 +1,7 @@
 """One attempt at repairing a flexible segment, carried out to its end.
 
 The core's attempt says what to do next; here it is done: calls to bookies, the rows that are added,
-and after evidence the changes: proved, rows that go, places. Before a change whose marks are too
+and after evidence the changes: places, proved, rows that go. Before a change whose marks are too
 old the witnesses are asked again. Whatever is cut off in between is found by the next audit.
 
 Not here: which segments, and what becomes of the task (`worker`). Called by `worker`. Source: R26,
@@ -111,9 +111,9 @@ class FlexibleRepair:
             return AttemptResult((), end.flaws, end.reason, end.lacks_place)
         rows = attempt.segment.nodes
         whole = [row.member for row in rows if row.number in end.evidence.witnesses]
-        wanted: list[Callable[[Evidence], Awaitable[ChangeResult]]] = [changes.prove]
+        wanted: list[Callable[[Evidence], Awaitable[ChangeResult]]]
+        wanted = [changes.relocate, changes.prove]
         wanted += [partial(changes.take_out, row=row) for row in attempt.going]
-        wanted.append(changes.relocate)
         reason = await self._change(attempt, changes, view, end.evidence, wanted)
         return AttemptResult(whole, reason=reason)
 

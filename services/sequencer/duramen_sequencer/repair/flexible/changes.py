@@ -120,9 +120,9 @@ class SegmentChanges:
             return ChangeResult(evidence, is_stale=True)
         if made is not None and found.nonce == made.nonce:
             return ChangeResult(evidence.after(found))
-        if row is not None and found.find_row(row.number) is None:
-            return ChangeResult(evidence.adopt(found, row.number))
-        return ChangeResult(evidence if evidence.holds(found, needed_of(found)) else None)
+        if evidence.holds(found, needed_of(found)):
+            return ChangeResult(evidence)
+        return ChangeResult(evidence.adopt(found, None if row is None else row.number))
 
     async def _read_needed(self) -> NeededOf | None:
         """What is needed of the segment, by the log's node as it is now; None: nothing any more."""

@@ -37,7 +37,8 @@ class Evidence:
     Args:
         nodeset_version: of the map that it was found with.
         compared: ranges of all entries that were needed then.
-        places: rows whose bookies lie elsewhere than the map says: RP holds there as well.
+        places: rows whose bookies lie elsewhere than the map says: RP holds by these places, so the
+            map gets them before anything else rests on it.
         asked_us: when the witnesses were asked for their marks again.
     """
 
@@ -76,7 +77,7 @@ class Evidence:
         nonce: str,
     ) -> FlexibleSegment | None:
         """The segment without a row that is no witness; None: that may not be, or is so already."""
-        if number in self.witnesses or segment.find_row(number) is None:
+        if number in self.witnesses or segment.find_row(number) is None or self.places:
             return None
         return segment.without_node(number, nonce) if self.holds(segment, needed) else None
 
@@ -84,7 +85,7 @@ class Evidence:
         self, segment: FlexibleSegment, needed: Collection[EntryRange], nonce: str
     ) -> FlexibleSegment | None:
         """The segment proved; None: it is, or that may not be said."""
-        if segment.is_proved or not self.holds(segment, needed):
+        if segment.is_proved or self.places or not self.holds(segment, needed):
             return None
         return segment.with_proved(nonce)
 
@@ -92,13 +93,12 @@ class Evidence:
         self, segment: FlexibleSegment, needed: Collection[EntryRange], nonce: str
     ) -> FlexibleSegment | None:
         """The segment with rows where their bookies are; None: no row moved, or it may not be."""
-        moved = {n: place for n, place in self.places.items() if segment.find_row(n) is not None}
-        if not moved or not self.holds(segment, needed):
+        if not self.places or not self.holds(segment, needed):
             return None
-        return segment.with_locations(moved, nonce)
+        return segment.with_locations(self.places, nonce)
 
     def after(self, changed: FlexibleSegment) -> Evidence:
-        """The same for the map that a change of this evidence made."""
+        """The same for the map that a change of this evidence made, or another one like it."""
         places = {
             number: place
             for number, place in self.places.items()
@@ -106,12 +106,15 @@ class Evidence:
         }
         return replace(self, nodeset_version=changed.nodeset_version, places=places)
 
-    def adopt(self, segment: FlexibleSegment, number: NodeNumber) -> Evidence | None:
-        """The same after a row was taken out by whomever, or by a change of unknown outcome.
+    def adopt(self, segment: FlexibleSegment, number: NodeNumber | None) -> Evidence | None:
+        """The same after a change by whomever, or of unknown outcome: a row that was taken out, or
+        (None) the places.
 
-        Each change of the map moves `nodeset_version` by one: if it is one higher and the row is
-        not there, nothing else was changed. None: the evidence says nothing of this map.
+        Each change of the map moves `nodeset_version` by one: if it is one higher, and this is so,
+        nothing else was changed. None: the evidence says nothing of this map.
         """
-        if segment.nodeset_version != self.nodeset_version + 1 or segment.find_row(number):
+        if segment.nodeset_version != self.nodeset_version + 1:
             return None
-        return self.after(segment)
+        after = self.after(segment)
+        is_so = not after.places if number is None else segment.find_row(number) is None
+        return after if is_so else None

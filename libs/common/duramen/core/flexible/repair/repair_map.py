@@ -1,9 +1,8 @@
 """The rows of a flexible segment as one attempt at repairing it sees them: who goes, who stays.
 
 Going is who is lost or leaving, or is moved by a rebalance. The others that are there are the
-witnesses: what they hold counts, and nothing else. Whether nodes satisfy RP is judged by the places
-in the map and by those where the bookies are now, since removals are judged by the first, and what
-a rack takes with it when it fails by the second.
+witnesses: what they hold counts, and nothing else. Whether nodes satisfy RP is judged by where the
+bookies are now, since that is what fails together; the map gets these places before a row goes.
 
 Pure; one view, one version of the segment. Called by `attempt`. Source: R26,
 docs/protocol/repair.md "Repair of a flexible segment (planned)".
@@ -59,7 +58,7 @@ class RepairMap:
             object.__setattr__(self, name, value)
 
     def satisfies(self, numbers: Collection[NodeNumber]) -> bool:
-        """Whether copies at these nodes satisfy RP, by the map's places and by those of now."""
+        """Whether copies at these nodes satisfy RP, by where they are now."""
         key = frozenset(numbers)
         if key not in self._judged:
             rows = [row for row in self.segment.nodes if row.number in key]
@@ -68,10 +67,8 @@ class RepairMap:
 
     def suffices_with(self, rows: Collection[NodesetRow], added: Collection[ServingBookie]) -> bool:
         """The same of rows and of bookies that are in none of them yet."""
-        wanted = self.segment.replication
-        return wanted.is_satisfied_by([*(row.node for row in rows), *added]) and (
-            wanted.is_satisfied_by([*(self._present[row.number] for row in rows), *added])
-        )
+        nodes = [*(self._present[row.number] for row in rows), *added]
+        return self.segment.replication.is_satisfied_by(nodes)
 
     def list_moves(self) -> dict[NodeNumber, Rack]:
         """Rows whose bookies lie elsewhere by now, and where."""
