@@ -23,13 +23,24 @@ from duramen.core.entry_ranges import group_ranges
 from duramen.core.flexible.repair.evidence import DamageMark
 from duramen.core.flexible.segment import AnySegment, FlexibleSegment
 from duramen.core.log_node import LogNode
-from duramen.core.segment import Segment
+from duramen.core.segment import Segment, Totals
 from duramen.core.status import BookieStatus
-from duramen.ids import BookieId, EntryId, Epoch, LedgerId, LogId, Member, SequencerId
+from duramen.ids import (
+    NOTHING,
+    BookieId,
+    EntryId,
+    Epoch,
+    LedgerId,
+    LogId,
+    Member,
+    SequencerId,
+)
 from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
 from duramen.units import MS, SECOND
 from duramen.wire import repair_calls as calls
+from duramen.wire.bookie_calls import ReadAnswer, ReadRange
+from duramen.wire.entry import encode_entry
 from duramen.wire.metadata_json import (
     BookieNode,
     Paths,
@@ -149,6 +160,18 @@ class FakeClient:
         _, parsed = calls.parse_any_pull(calls.pack_pull(target.member.incarnation, asked))
         answer = bookie.pull(parsed, self.find)
         return calls.parse_pull_answer(calls.pack_pull_answer(answer))
+
+    async def read(self, source: calls.Source, wanted: list[ReadRange]) -> list[ReadAnswer]:
+        """Headers of entries of one record each."""
+        bookie = await self._reach(source, "read")
+        if isinstance(bookie, BookieStatus):
+            return [ReadAnswer(bookie, NOTHING, NOTHING, False, []) for _ in wanted]
+        return [
+            ReadAnswer(BookieStatus.OK, NOTHING, NOTHING, False, [(one.first, make_entry(one))])
+            if one.first in bookie.entries.get(one.ledger_id, {})
+            else ReadAnswer(BookieStatus.NO_ENTRY, NOTHING, NOTHING, False, [])
+            for one in wanted
+        ]
 
     async def ask_mark(self, wanted: Member, _ledger_id: LedgerId) -> DamageMark | None:
         bookie = await self._reach(calls.Source(wanted, ""), "mark")
@@ -403,6 +426,15 @@ class RepairWorld:
 def identity_of(ledger_id: LedgerId, entry: EntryId) -> int:
     """The identity that every good copy of an entry has."""
     return (ledger_id * 31 + entry * 7) & 0xFFFF_FFFF
+
+
+def make_entry(asked: ReadRange) -> bytes:
+    """The first entry of a range, with one record."""
+    return encode_entry(
+        ledger_id=asked.ledger_id, entry_id=asked.first, batches=[bytes(100)], record_count=1,
+        before=Totals(asked.first, 100 * asked.first),
+        after=Totals(asked.first + 1, 100 * asked.first + 100),
+    )  # fmt: skip
 
 
 def renew(bookie: FakeBookie, life: int) -> None:

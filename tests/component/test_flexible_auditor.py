@@ -223,6 +223,61 @@ def test_what_is_truncated_is_neither_copied_nor_in_the_way() -> None:
     run(act)
 
 
+def test_a_rebalance_moves_a_row_to_who_has_nothing() -> None:
+    async def act(world: RepairWorld) -> None:
+        for log_id in (4, 5):
+            await world.add_flexible(replace(closed(), log_id=LogId(log_id)), COPIES)
+        seat = await world.seat()
+        await seat.wait_rounds()
+        plan = await seat.operations.start_rebalance({"dry_run": True})
+        assert [(move["from"], move["to"]) for move in plan["moves"]] == [("a", "e")]
+        await seat.operations.start_rebalance({"tolerance": 0.1})
+        await wait_for(lambda: seat.auditor.commits.statistics()["removals"] == 1)
+        segments = [await world.flexible(log_id) for log_id in (4, 5)]
+        names = ["".join(row.node.bookie for row in segment.nodes) for segment in segments]
+        assert sorted(names) == ["abcd", "bcde"]
+        for segment in segments:
+            assert_held(world, segment)
+
+    run(act)
+
+
+def test_what_only_accepted_losses_had_is_recorded_with_its_records() -> None:
+    async def act(world: RepairWorld) -> None:
+        await world.add_flexible(closed(), {**COPIES, "a": "013467", "c": "126", "b": "0245"})
+        for name in "ac":
+            await world.lose(name)
+        seat = await world.seat()
+        for name in "ac":
+            await seat.wait_rounds()
+            incarnation = world.bookies[name].member.incarnation
+            await seat.operations.accept_loss(name, {"incarnation": incarnation})
+        segment = await wait_rows(world, "bd")
+        assert segment.lost == ((1, 1), (3, 3), (6, 6)) and segment.missing_record_count == 3
+        for entry in (0, 2, 4, 5, 7):
+            assert EntryId(entry) in world.bookies["b"].entries[segment.ledger_id]
+            assert EntryId(entry) in world.bookies["d"].entries[segment.ledger_id]
+
+    run(act)
+
+
+def test_a_bookie_in_no_row_that_kept_a_copy_is_found_before_a_loss() -> None:
+    async def act(world: RepairWorld) -> None:
+        await world.add_flexible(closed("abcd"), {"b": "0245", "d": "7", "e": "136"})
+        for name in "ac":
+            await world.lose(name)
+        seat = await world.seat()
+        for name in "ac":
+            await seat.wait_rounds()
+            incarnation = world.bookies[name].member.incarnation
+            await seat.operations.accept_loss(name, {"incarnation": incarnation})
+        segment = await wait_rows(world, "bde")
+        assert segment.lost == () and segment.missing_record_count == 0
+        assert_held(world, segment)
+
+    run(act)
+
+
 def test_an_owner_is_asked_to_roll_and_its_open_segment_left_alone() -> None:
     async def act(world: RepairWorld) -> None:
         await world.add_flexible(opened(), COPIES)

@@ -32,6 +32,7 @@ from duramen_sequencer.repair.copying import Copier
 from duramen_sequencer.repair.duties import Drains
 from duramen_sequencer.repair.flexible.attempts import FlexibleRepair
 from duramen_sequencer.repair.flexible.calls import AskMark, AttemptCalls, ask_nobody
+from duramen_sequencer.repair.flexible.losses import LossRecorder
 from duramen_sequencer.repair.readings import Readings, UnreadError
 from duramen_sequencer.repair.rebalancing import Rebalancing
 from duramen_sequencer.repair.rounds import Round, Rounds
@@ -98,7 +99,10 @@ class Auditor:
         self._rounds = Rounds(self.readings, self.backlog, self.commits)
         self.rebalancing = Rebalancing(link.store, link.paths, self.commits, self.backlog)
         calls = AttemptCalls(self.copier, self.backlog, ask_mark)
-        flexible = FlexibleRepair(self.readings, self.commits, calls, lambda: link.store.session_id)
+        losses = LossRecorder(client, self.copier, self.commits)
+        flexible = FlexibleRepair(
+            self.readings, self.commits, calls, losses, lambda: link.store.session_id
+        )
         self._worker = RepairWorker(
             self.readings, self.commits, self.copier, flexible, self.backlog, self.view,
             ask_roll, rng,

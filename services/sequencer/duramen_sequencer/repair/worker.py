@@ -261,6 +261,8 @@ class RepairWorker:
             self._readings.clear(segment.ledger_id, queued, member, WHOLE)
         if result.reason:
             return Failed(result.reason)
+        if result.is_lost:
+            return await self._done(task, None)
         if result.lacks_place:
             wanted = segment.replication
             return Unrepairable(

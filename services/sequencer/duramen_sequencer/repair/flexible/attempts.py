@@ -24,6 +24,7 @@ from duramen.core.flexible.repair.attempt import (
 )
 from duramen.core.flexible.repair.audit import list_needed
 from duramen.core.flexible.repair.evidence import Evidence
+from duramen.core.flexible.repair.losses import find_lost_entries
 from duramen.core.flexible.segment import FlexibleSegment
 from duramen.core.log_node import LogNode
 from duramen.core.repair.cluster_view import ClusterView
@@ -36,6 +37,7 @@ from duramen_sequencer.repair.commits import Commits
 from duramen_sequencer.repair.copying import OnBytes
 from duramen_sequencer.repair.flexible.calls import AttemptCalls
 from duramen_sequencer.repair.flexible.changes import ChangeResult, SegmentChanges
+from duramen_sequencer.repair.flexible.losses import LossRecorder
 from duramen_sequencer.repair.readings import Readings
 
 _STALE_COUNT_MAX: Final = 5
@@ -53,6 +55,8 @@ class AttemptResult(NamedTuple):
     flaws: Sequence[Flaw] = ()
     reason: str = ""
     lacks_place: bool = False
+    is_lost: bool = False
+    """What nobody can have any more was recorded, or somebody was found who kept it."""
 
 
 class FlexibleRepair:
@@ -67,6 +71,7 @@ class FlexibleRepair:
         readings: Readings,
         commits: Commits,
         calls: AttemptCalls,
+        losses: LossRecorder,
         session: Callable[[], int],
         *,
         piece_entry_count: int = REPAIR_PIECE_ENTRY_COUNT,
@@ -74,6 +79,7 @@ class FlexibleRepair:
         self._readings = readings
         self._commits = commits
         self._calls = calls
+        self._losses = losses
         self._session = session
         self._piece_entry_count = piece_entry_count
 
@@ -108,6 +114,10 @@ class FlexibleRepair:
         )
         end = await self._compare(attempt, changes, view, on_bytes)
         if end.evidence is None:
+            lost = find_lost_entries(attempt.segment, end.flaws, view)
+            if lost and not _is_archived(log, segment):
+                reason = await self._losses.record(log, attempt.segment, lost, view, changes)
+                return AttemptResult(reason=reason, is_lost=True)
             return AttemptResult((), end.flaws, end.reason, end.lacks_place)
         rows = attempt.segment.nodes
         whole = [row.member for row in rows if row.number in end.evidence.witnesses]
@@ -170,3 +180,8 @@ class FlexibleRepair:
                 return end.reason
             evidence = evidence.refreshed(end.evidence.asked_us)
         return "the bookies answer too slowly to be believed" if wanted else ""
+
+
+def _is_archived(log: LogNode, segment: FlexibleSegment) -> bool:
+    """Whether readers have it elsewhere, and takeovers, which ask bookies alone, do not need it."""
+    return segment.cold_copy is not None and segment.epoch < log.first_stateful_epoch

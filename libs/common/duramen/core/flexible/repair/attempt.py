@@ -24,7 +24,7 @@ from duramen.core.entry_ranges import EntryRanges
 from duramen.core.flexible.nodeset import NodesetRow, ServingBookie
 from duramen.core.flexible.repair.comparison import ShortGroup, find_flaws, judge_piece
 from duramen.core.flexible.repair.evidence import DamageMark, EntryRange, Evidence
-from duramen.core.flexible.repair.repair_map import RepairMap
+from duramen.core.flexible.repair.repair_map import RepairMap, as_serving
 from duramen.core.flexible.repair.targets import TargetChoice
 from duramen.core.flexible.segment import FlexibleSegment
 from duramen.core.placement import Candidate
@@ -138,6 +138,7 @@ class RepairAttempt:
         self._end: AttemptEnd | None = None
         self._lacks_place = False
         self._map = RepairMap(segment, view, moved)
+        self._invite_taker()
 
     @property
     def segment(self) -> FlexibleSegment:
@@ -275,6 +276,14 @@ class RepairAttempt:
             self._begin_piece()
         else:
             self._end_comparison()
+
+    def _invite_taker(self) -> None:
+        """A rebalance moves copies to who may be in no row yet, although the others would do."""
+        taken = [c for c in self._candidates if c.member == self._taker]
+        if taken and self.segment.has_room and self._map.find_row(taken[0].member) is None:
+            self._added_count += 1
+            self._addition = as_serving(taken[0])
+            self.state = AttemptState.ADD
 
     def _add(self, choice: TargetChoice, group: ShortGroup) -> bool:
         """Whether a bookie is to be added first; none is where copies failed that would do."""

@@ -10,7 +10,7 @@ whoever repairs. Source: R15, docs/protocol/repair.md "Repair of a flexible segm
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from duramen.core.entry_ranges import EntryRanges
 from duramen.core.flexible.repair.evidence import EntryRange
@@ -46,7 +46,7 @@ def record_lost(
     missing_record_count: int,
     nonce: str,
 ) -> FlexibleSegment | None:
-    """The segment with entries that are lost; None: its map is another one than was compared.
+    """The segment with entries that are lost; None: it is another one than was compared.
 
     Args:
         segment: as it stands; `compared`: as the attempt knew it.
@@ -55,6 +55,7 @@ def record_lost(
     is_same_map = (
         segment.nodeset_version == compared.nodeset_version
         and segment.next_number == compared.next_number
+        and segment.lost == compared.lost
     )
     if not segment.is_closed or not is_same_map:
         return None
@@ -62,25 +63,39 @@ def record_lost(
     return segment.with_lost(ranges, count, nonce)
 
 
+def list_neighbours(segment: FlexibleSegment, lost: Collection[EntryRange]) -> list[EntryId]:
+    """The entries around all absences, ascending: what they count tells what is missing.
+
+    Args:
+        lost: beside what is recorded.
+    """
+    around = set()
+    for first, last in _list_absent(segment, lost):
+        around |= {first - 1, last + 1}
+    return [EntryId(entry) for entry in sorted(around) if 0 <= entry <= (segment.last_entry or 0)]
+
+
 def count_missing(
     segment: FlexibleSegment,
     lost: Collection[EntryRange],
-    counts_at: Callable[[EntryId], RecordCounts | None],
+    counts: Mapping[EntryId, RecordCounts],
 ) -> int:
     """Records that the entries around holes and losses leave unexplained.
 
     Args:
         lost: beside what is recorded.
-        counts_at: of an entry that can be read; None: it is not needed any more. What lies next to
-            such a one is not counted.
+        counts: of neighbours; what lies next to one that is not in it is not counted.
     """
-    assert segment.totals is not None and segment.last_entry is not None, segment
-    absent = EntryRanges([*segment.holes, *segment.lost, *lost])
+    assert segment.totals is not None, segment
+    end = segment.totals.record_count
     missing = 0
-    for first, last in absent.list_ranges():
-        before = (0, 0) if first == 0 else counts_at(EntryId(first - 1))
-        end = segment.totals.record_count
-        after = (end, end) if last == segment.last_entry else counts_at(EntryId(last + 1))
+    for first, last in _list_absent(segment, lost):
+        before = (0, 0) if first == 0 else counts.get(EntryId(first - 1))
+        after = (end, end) if last == segment.last_entry else counts.get(EntryId(last + 1))
         if before is not None and after is not None:
             missing += after[0] - before[1]
     return missing
+
+
+def _list_absent(segment: FlexibleSegment, lost: Collection[EntryRange]) -> list[EntryRange]:
+    return EntryRanges([*segment.holes, *segment.lost, *lost]).list_ranges()
