@@ -20,7 +20,7 @@ from duramen.core.flexible.property import ReplicationProperty
 from duramen.core.flexible.repair.evidence import DamageMark, Evidence
 from duramen.core.flexible.segment import FlexibleSegment
 from duramen.core.segment_base import Totals
-from duramen.ids import BookieId, EntryId, Epoch, LogId, NodeNumber, lsn_of
+from duramen.ids import BookieId, EntryId, Epoch, LogId, lsn_of
 from duramen.runtime.sequencer.log_driver import now_us
 from duramen.units import SECOND
 from duramen.wire.metadata_json import encode_log
@@ -109,7 +109,7 @@ def test_a_bookie_is_added_where_the_map_is_not_enough() -> None:
         await world.add_flexible(closed("ab"), {"a": "01234567", "b": "01234567"})
         await world.lose("a")
         seat = await world.seat()
-        await wait_for(lambda: seat.auditor.commits.statistics()["removals"] == 1)
+        await wait_for(lambda: seat.auditor.commits.statistics().get("removals") == 1)
         segment = await world.flexible()
         assert len(segment.nodes) == 2 and segment.next_number == 3
         assert_held(world, segment)
@@ -232,7 +232,7 @@ def test_a_rebalance_moves_a_row_to_who_has_nothing() -> None:
         plan = await seat.operations.start_rebalance({"dry_run": True})
         assert [(move["from"], move["to"]) for move in plan["moves"]] == [("a", "e")]
         await seat.operations.start_rebalance({"tolerance": 0.1})
-        await wait_for(lambda: seat.auditor.commits.statistics()["removals"] == 1)
+        await wait_for(lambda: seat.auditor.commits.statistics().get("removals") == 1)
         segments = [await world.flexible(log_id) for log_id in (4, 5)]
         names = ["".join(row.node.bookie for row in segment.nodes) for segment in segments]
         assert sorted(names) == ["abcd", "bcde"]
@@ -311,11 +311,11 @@ def test_a_change_is_sent_with_fresh_marks_in_its_session_alone(
             auditor.readings, auditor.commits, LogId(5), Epoch(1), lambda: session
         )
         session = 1 if is_same_session else 2
-        evidence = Evidence(
-            0, frozenset({NodeNumber(1), NodeNumber(2)}), ((EntryId(0), EntryId(7)),), {},
-            now_us() - age_us,
-        )  # fmt: skip
-        row = (await world.flexible()).nodes[0]
+        segment = await world.flexible()
+        places = {row.number: row.node.place for row in segment.nodes[1:3]}
+        whole = ((EntryId(0), EntryId(7)),)
+        evidence = Evidence(0, segment.replication, places, whole, now_us() - age_us)
+        row = segment.nodes[0]
         result = await changes.take_out(evidence, row)
         assert result.is_stale is is_stale
         assert (result.evidence is None) is not is_same_session

@@ -423,7 +423,7 @@ class Repairer:
             after = evidence.take_out(segment, needed, row.number, nonce)
         if after is None:
             if not evidence.holds(segment, needed):
-                return evidence.adopt(segment, None if row is None else row.number), True
+                return evidence.adopt(segment), True
             return evidence, True
         if world.rng.random() < 0.2:
             return evidence, False  # its outcome is unknown, and it was not applied

@@ -301,8 +301,8 @@ def _members(world: RepairWorld) -> list[Member]:
 
 
 def evidence(version: int = 0, last: int = 40) -> Evidence:
-    numbers = frozenset(NodeNumber(number) for number in (0, 1, 2))
-    return Evidence(version, numbers, ((EntryId(0), EntryId(last)),), {}, 100)
+    places = {NodeNumber(n): CLOSED.nodes[n].node.place for n in (0, 1, 2)}
+    return Evidence(version, CLOSED.replication, places, ((EntryId(0), EntryId(last)),), 100)
 
 
 def test_evidence_says_nothing_of_another_map_or_of_more_entries() -> None:
@@ -318,26 +318,31 @@ def test_evidence_says_nothing_of_another_map_or_of_more_entries() -> None:
     assert evidence().take_out(other, needed, NodeNumber(3), "t") is None
 
 
-def test_a_change_of_unknown_outcome_is_known_by_what_it_left() -> None:
+def test_one_change_of_other_rows_is_adopted_and_nothing_else() -> None:
+    """It may be this one, of unknown outcome, or another repairer's."""
     gone = CLOSED.without_node(NodeNumber(3), "t")
-    adopted = evidence().adopt(gone, NodeNumber(3))
+    adopted = evidence().adopt(gone)
     assert adopted is not None and adopted.nodeset_version == 1
-    both = gone.without_node(NodeNumber(4), "t")
-    assert evidence().adopt(both, NodeNumber(3)) is None, "somebody else took one out, too"
-    assert evidence().adopt(gone, NodeNumber(4)) is None
-    assert evidence().adopt(CLOSED, NodeNumber(3)) is None
+    assert evidence().adopt(gone.without_node(NodeNumber(4), "t")) is None
+    assert evidence().adopt(CLOSED) is None
+    assert evidence().adopt(CLOSED.without_node(NodeNumber(2), "t")) is None, "a witness"
+    moved = CLOSED.with_locations({NodeNumber(1): Rack("eu", "k9")}, "r")
+    assert evidence().adopt(moved) is None, "a witness was judged to be elsewhere"
+    wider = CLOSED.with_property(replace(CLOSED.replication, rack=3), "w")
+    assert evidence().adopt(wider) is None, "by another RP"
 
 
 def test_rows_go_only_after_the_map_has_the_places_that_they_were_judged_by() -> None:
     needed = [(EntryId(0), EntryId(40))]
-    places = {NodeNumber(1): Rack("eu", "k9")}
-    found = replace(evidence(), places=places)
+    found = evidence()
+    found = replace(found, places={**found.places, NodeNumber(1): Rack("eu", "k9")})
     assert found.take_out(CLOSED, needed, NodeNumber(3), "t") is None
     assert found.prove(UNPROVED, needed, "p") is None
     moved = found.relocate(CLOSED, needed, "r")
     assert moved is not None and moved.nodes[1].node.place == Rack("eu", "k9")
-    assert found.adopt(moved, None) == found.after(moved) == replace(evidence(1), places={})
-    assert found.adopt(CLOSED.with_locations({NodeNumber(1): Rack("eu", "k8")}, "r"), None) is None
+    assert found.adopt(moved) == found.after(moved) == replace(found, nodeset_version=1)
+    assert found.adopt(CLOSED.with_locations({NodeNumber(1): Rack("eu", "k8")}, "r")) is None
+    assert found.after(moved).relocate(moved, needed, "r") is None
     assert found.after(moved).take_out(moved, needed, NodeNumber(3), "t") is not None
 
 

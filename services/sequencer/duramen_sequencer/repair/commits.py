@@ -63,18 +63,7 @@ class Commits:
     def __init__(self, link: MetadataLink) -> None:
         self._store, self._paths = link.store, link.paths
         self._counts = dict.fromkeys(
-            (
-                "swaps",
-                "proofs",
-                "losses",
-                "additions",
-                "removals",
-                "relocations",
-                "notes_settled",
-                "duties_changed",
-                "conflicts",
-            ),
-            0,
+            ("swaps", "proofs", "losses", "notes_settled", "duties_changed", "conflicts"), 0
         )
 
     def statistics(self) -> dict[str, int]:
@@ -320,7 +309,8 @@ class Commits:
                 # What stands there now says whether it is ours, or what to decide anew (R3).
                 self._counts["conflicts"] += 1
                 continue
-            self._counts[counted] += 1
+            # Of flexible segments there are more kinds, which are shown once there is one.
+            self._counts[counted] = self._counts.get(counted, 0) + 1
             return changed
         return segment
 

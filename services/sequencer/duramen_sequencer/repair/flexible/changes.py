@@ -70,11 +70,11 @@ class SegmentChanges:
 
     async def prove(self, evidence: Evidence) -> ChangeResult:
         """Every copy that RP asks for was compared (R9)."""
-        return await self._apply(evidence, evidence.prove, None, "proofs")
+        return await self._apply(evidence, evidence.prove, "proofs")
 
     async def relocate(self, evidence: Evidence) -> ChangeResult:
         """Rows are where their bookies are."""
-        return await self._apply(evidence, evidence.relocate, None, "relocations")
+        return await self._apply(evidence, evidence.relocate, "relocations")
 
     async def take_out(self, evidence: Evidence, row: NodesetRow) -> ChangeResult:
         """A row that is no witness goes."""
@@ -84,13 +84,12 @@ class SegmentChanges:
         ) -> FlexibleSegment | None:
             return evidence.take_out(segment, needed, row.number, nonce)
 
-        return await self._apply(evidence, change, row, "removals")
+        return await self._apply(evidence, change, "removals")
 
     async def _apply(
         self,
         evidence: Evidence,
         judge: Callable[[FlexibleSegment, Sequence[EntryRange], str], FlexibleSegment | None],
-        row: NodesetRow | None,
         counted: str,
     ) -> ChangeResult:
         """Apply a change as often as it may be tried.
@@ -122,7 +121,7 @@ class SegmentChanges:
             return ChangeResult(evidence.after(found))
         if evidence.holds(found, needed_of(found)):
             return ChangeResult(evidence)
-        return ChangeResult(evidence.adopt(found, None if row is None else row.number))
+        return ChangeResult(evidence.adopt(found))
 
     async def _read_needed(self) -> NeededOf | None:
         """What is needed of the segment, by the log's node as it is now; None: nothing any more."""

@@ -74,13 +74,19 @@ class LossRecorder:
             return "the entries around what is lost cannot be read now"
         missing_count = count_missing(compared, ranges, counts)
 
-        def change(segment: FlexibleSegment, nonce: str) -> FlexibleSegment | None:
-            return record_lost(segment, compared, ranges, missing_count, nonce)
+        made: FlexibleSegment | None = None
 
-        before = self._commits.statistics()["losses"]
-        await self._commits.change_flexible(compared.log_id, compared.epoch, change, "losses")
-        if self._commits.statistics()["losses"] == before:
-            return "somebody else changed the map"
+        def change(segment: FlexibleSegment, nonce: str) -> FlexibleSegment | None:
+            nonlocal made
+            changed = record_lost(segment, compared, ranges, missing_count, nonce)
+            made = changed or made
+            return changed
+
+        found = await self._commits.change_flexible(
+            compared.log_id, compared.epoch, change, "losses"
+        )
+        if found is None or made is None or found.nonce != made.nonce:
+            return "somebody else changed the segment"
         _LOG.error("lost for ever of %s: entries %s", compared, list(ranges))
         return ""
 

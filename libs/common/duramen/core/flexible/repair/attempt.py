@@ -319,9 +319,9 @@ class RepairAttempt:
             AttemptEnd(
                 Evidence(
                     self._version,
-                    frozenset(row.number for row in witnesses),
+                    self.segment.replication,
+                    self._map.list_places(),
                     tuple(self._needed.list_ranges()),
-                    self._map.list_moves(),
                     asked_us,
                 )
             )

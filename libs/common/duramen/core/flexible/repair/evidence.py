@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Final, NewType
 
 from duramen.core.entry_ranges import EntryRanges
+from duramen.core.flexible.property import ReplicationProperty
 from duramen.core.flexible.segment import FlexibleSegment
 from duramen.core.placement.room import Rack
 from duramen.ids import EntryId, NodeNumber
@@ -36,17 +37,23 @@ class Evidence:
 
     Args:
         nodeset_version: of the map that it was found with.
+        wanted: RP, by which the attempt judged.
+        places: of each witness, where it was taken to be: the map gets these places before
+            anything else rests on them.
         compared: ranges of all entries that were needed then.
-        places: rows whose bookies lie elsewhere than the map says: RP holds by these places, so the
-            map gets them before anything else rests on it.
         asked_us: when the witnesses were asked for their marks again.
     """
 
     nodeset_version: int
-    witnesses: frozenset[NodeNumber]
-    compared: tuple[EntryRange, ...]
+    wanted: ReplicationProperty
     places: Mapping[NodeNumber, Rack]
+    compared: tuple[EntryRange, ...]
     asked_us: int
+
+    @property
+    def witnesses(self) -> frozenset[NodeNumber]:
+        """Who holds everything that is needed."""
+        return frozenset(self.places)
 
     def is_fresh(self, now_us: int) -> bool:
         """Whether a change may be sent without asking for the marks again."""
@@ -69,6 +76,26 @@ class Evidence:
         is_same_map = segment.nodeset_version == self.nodeset_version
         return segment.is_closed and is_same_map and not left
 
+    def relocate(
+        self, segment: FlexibleSegment, needed: Collection[EntryRange], nonce: str
+    ) -> FlexibleSegment | None:
+        """The segment with witnesses where they are; None: they are there, or it may not be."""
+        if self._is_judged_by(segment) or not self.holds(segment, needed):
+            return None
+        moved = {
+            number: place
+            for number, place in self.places.items()
+            if (row := segment.find_row(number)) is not None and row.node.place != place
+        }
+        return segment.with_locations(moved, nonce)
+
+    def prove(
+        self, segment: FlexibleSegment, needed: Collection[EntryRange], nonce: str
+    ) -> FlexibleSegment | None:
+        """The segment proved; None: it is, or that may not be said."""
+        is_shown = self._is_judged_by(segment) and self.holds(segment, needed)
+        return segment.with_proved(nonce) if is_shown and not segment.is_proved else None
+
     def take_out(
         self,
         segment: FlexibleSegment,
@@ -77,44 +104,26 @@ class Evidence:
         nonce: str,
     ) -> FlexibleSegment | None:
         """The segment without a row that is no witness; None: that may not be, or is so already."""
-        if number in self.witnesses or segment.find_row(number) is None or self.places:
+        if number in self.places or segment.find_row(number) is None:
             return None
-        return segment.without_node(number, nonce) if self.holds(segment, needed) else None
-
-    def prove(
-        self, segment: FlexibleSegment, needed: Collection[EntryRange], nonce: str
-    ) -> FlexibleSegment | None:
-        """The segment proved; None: it is, or that may not be said."""
-        if segment.is_proved or self.places or not self.holds(segment, needed):
-            return None
-        return segment.with_proved(nonce)
-
-    def relocate(
-        self, segment: FlexibleSegment, needed: Collection[EntryRange], nonce: str
-    ) -> FlexibleSegment | None:
-        """The segment with rows where their bookies are; None: no row moved, or it may not be."""
-        if not self.places or not self.holds(segment, needed):
-            return None
-        return segment.with_locations(self.places, nonce)
+        is_shown = self._is_judged_by(segment) and self.holds(segment, needed)
+        return segment.without_node(number, nonce) if is_shown else None
 
     def after(self, changed: FlexibleSegment) -> Evidence:
-        """The same for the map that a change of this evidence made, or another one like it."""
-        places = {
-            number: place
-            for number, place in self.places.items()
-            if (row := changed.find_row(number)) is not None and row.node.place != place
-        }
-        return replace(self, nodeset_version=changed.nodeset_version, places=places)
+        """The same for the map that a change of this evidence made."""
+        return replace(self, nodeset_version=changed.nodeset_version)
 
-    def adopt(self, segment: FlexibleSegment, number: NodeNumber | None) -> Evidence | None:
-        """The same after a change by whomever, or of unknown outcome: a row that was taken out, or
-        (None) the places.
+    def adopt(self, segment: FlexibleSegment) -> Evidence | None:
+        """The same after one change of the map by whomever, or of unknown outcome.
 
-        Each change of the map moves `nodeset_version` by one: if it is one higher, and this is so,
-        nothing else was changed. None: the evidence says nothing of this map.
+        If all witnesses are there still, where they were judged to be, that change was of other
+        rows, or gave these their places. None: the evidence says nothing of this map.
         """
-        if segment.nodeset_version != self.nodeset_version + 1:
-            return None
-        after = self.after(segment)
-        is_so = not after.places if number is None else segment.find_row(number) is None
-        return after if is_so else None
+        is_next = segment.nodeset_version == self.nodeset_version + 1
+        return self.after(segment) if is_next and self._is_judged_by(segment) else None
+
+    def _is_judged_by(self, segment: FlexibleSegment) -> bool:
+        """Whether the segment has the witnesses, their places and the RP of the attempt."""
+        rows = [(segment.find_row(number), place) for number, place in self.places.items()]
+        is_placed = all(row is not None and row.node.place == place for row, place in rows)
+        return is_placed and segment.replication == self.wanted

@@ -78,6 +78,10 @@ class RepairMap:
             if self._present[row.number].place != row.node.place
         }
 
+    def list_places(self) -> dict[NodeNumber, Rack]:
+        """Where each witness is taken to be."""
+        return {row.number: self._present[row.number].place for row in self.witnesses}
+
     def find_row(self, member: Member) -> NodesetRow | None:
         """The row of a member."""
         return self.segment.find_member(member)
