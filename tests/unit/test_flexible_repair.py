@@ -73,9 +73,11 @@ def _count_what_was_sent(patch: Patch) -> None:
     def on_copied(self: RepairAttempt) -> None:
         for order in self._orders:
             for first, last in order.ranges:
-                source = self._found[order.sources[0].number].identities
+                known: dict[EntryId, int] = {}
+                for source in order.sources:
+                    known |= self._found[source.number].identities
                 held = self._found[order.target.number].identities
-                held |= {EntryId(e): source[EntryId(e)] for e in range(first, last + 1)}
+                held |= {EntryId(e): known[EntryId(e)] for e in range(first, last + 1)}
         self._orders = []
         self._judge()
 

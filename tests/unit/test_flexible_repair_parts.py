@@ -200,7 +200,8 @@ def play_through(world: RepairWorld, attempt: RepairAttempt, *, copies: bool = T
                 for order in step.orders if copies else ():
                     for first, last in order.ranges:
                         for entry in range(first, last + 1):
-                            world.pull(order.target.member, order.sources[0].member, entry)
+                            for source in order.sources:
+                                world.pull(order.target.member, source.member, entry)
                 attempt.on_copied()
             case RowAddition():
                 world.change(world.segment.with_added(step.node, "a"))

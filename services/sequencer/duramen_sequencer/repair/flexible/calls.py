@@ -90,10 +90,12 @@ class AttemptCalls:
         while not self._backlog.claim(target):  # noqa: ASYNC110 - nobody says when it is free
             await asyncio.sleep(_BUSY_PAUSE_US / SECOND)
         try:
-            sources = [row.member for row in order.sources[:PULL_SOURCE_COUNT_MAX]]
+            sources = [row.member for row in order.sources]
             node_map = PullMap(order.target.number, numbers)
-            await self._copier.pull(
-                ledger_id, target, order.ranges, sources, view, on_bytes, node_map
-            )
+            for at in range(0, len(sources), PULL_SOURCE_COUNT_MAX):
+                some = sources[at : at + PULL_SOURCE_COUNT_MAX]
+                await self._copier.pull(
+                    ledger_id, target, order.ranges, some, view, on_bytes, node_map
+                )
         finally:
             self._backlog.release(target)

@@ -22,7 +22,12 @@ from typing import Final, NamedTuple
 
 from duramen.core.entry_ranges import EntryRanges
 from duramen.core.flexible.nodeset import NodesetRow, ServingBookie
-from duramen.core.flexible.repair.comparison import ShortGroup, find_flaws, judge_piece
+from duramen.core.flexible.repair.comparison import (
+    ShortGroup,
+    find_flaws,
+    join_ranges,
+    judge_piece,
+)
 from duramen.core.flexible.repair.evidence import DamageMark, EntryRange, Evidence
 from duramen.core.flexible.repair.repair_map import RepairMap, as_serving
 from duramen.core.flexible.repair.targets import TargetChoice
@@ -61,7 +66,8 @@ class HoldingsQuestion(NamedTuple):
 
 
 class CopyOrder(NamedTuple):
-    """`target` shall fetch entries from the sources, tried in their order."""
+    """`target` shall fetch entries from the sources, tried in their order: one call has runs of
+    which each source holds some, since short runs with holders of their own may be many."""
 
     target: NodesetRow
     ranges: tuple[EntryRange, ...]
@@ -257,6 +263,7 @@ class RepairAttempt:
         judged = judge_piece(needed, self._found, self._map)
         choice = TargetChoice(self._map, self._candidates, self._taker)
         flawed = list(judged.hopeless)
+        wanted: dict[NodesetRow, list[ShortGroup]] = {}
         for group in judged.short:
             targets = choice.choose(group, self._failed)
             if targets is None and self._add(choice, group):
@@ -264,9 +271,13 @@ class RepairAttempt:
             if targets is None:
                 flawed += group.entries
             else:
-                sources = tuple(choice.list_sources(group))
-                self._orders += [CopyOrder(row, group.ranges, sources) for row in targets]
-        if self._orders:
+                for row in targets:
+                    wanted.setdefault(row, []).append(group)
+        if wanted:
+            self._orders = [
+                CopyOrder(row, join_ranges(groups), tuple(choice.list_sources(groups)))
+                for row, groups in wanted.items()
+            ]
             self.state = AttemptState.COPY
             return
         if flawed:

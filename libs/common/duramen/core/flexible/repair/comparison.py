@@ -31,17 +31,17 @@ class ShortGroup(NamedTuple):
     holders: tuple[NodesetRow, ...]
     unsure: tuple[NodesetRow, ...]
 
-    @property
-    def ranges(self) -> tuple[tuple[EntryId, EntryId], ...]:
-        """Its entries as closed ranges."""
-        return join_entries(self.entries)
-
 
 class PieceJudgement(NamedTuple):
     """What is to be copied, and what cannot be."""
 
     short: Sequence[ShortGroup]
     hopeless: Sequence[EntryId]
+
+
+def join_ranges(groups: Collection[ShortGroup]) -> tuple[tuple[EntryId, EntryId], ...]:
+    """All entries of some groups as closed ranges, ascending."""
+    return join_entries(sorted(entry for group in groups for entry in group.entries))
 
 
 def judge_piece(

@@ -11,6 +11,7 @@ Pure. Called by `attempt`. Source: R26, docs/protocol/repair.md "Repair of a fle
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -86,10 +87,14 @@ class TargetChoice:
         added = _choose_fewest(free, lambda nodes: self.repair_map.suffices_with(usable, nodes))
         return added[0] if added else None
 
-    def list_sources(self, group: ShortGroup) -> list[NodesetRow]:
-        """Whom the copies come from, in this order: who is to go may be slow, or about to stop."""
+    def list_sources(self, groups: Collection[ShortGroup]) -> list[NodesetRow]:
+        """Whom the copies come from, in this order: who is to go may be slow, or about to stop; of
+        the others who holds most first."""
+        counts: Counter[NodesetRow] = Counter()
+        for group in groups:
+            counts.update(dict.fromkeys(group.holders, len(group.entries)))
         witnesses = self.repair_map.witnesses
-        return sorted(group.holders, key=lambda row: row not in witnesses)
+        return sorted(counts, key=lambda row: (row not in witnesses, -counts[row], row.number))
 
     def _list_holding(self, group: ShortGroup) -> list[NodesetRow]:
         return [row for row in group.holders if row in self.repair_map.witnesses]
