@@ -43,8 +43,8 @@ _TIMES: Final = frozenset({
 _LEFT_OUT: Final = frozenset({
     "_ports", "_put", "_rule", "_context", "_unix_ms", "outbox", "config",
     "change_count", "roll_count", "takeover_count", "recovered_count",
-    "recovery_count", "loss_count", "stall_count", "fence_reason", "reason", "_reason", "_refusal", "log_id",
-    "_arrivals_us",
+    "recovery_count", "loss_count", "stall_count", "fence_reason", "reason", "_reason",
+    "_refusal", "log_id", "_arrivals_us",
 })  # fmt: skip
 """Constants of a world, and counters and sentences that only people read; arrivals, since every
 batch is due at once where logs flush immediately, as here."""

@@ -229,21 +229,7 @@ def _list_bindings(world: World, seed: int) -> list[_Binding]:
             for name in ("pack_filtered_reads", "parse_filtered_answers")
         ),
         _Binding(reaching, "_QUESTION", question),
-        *(
-            _Binding(handlers, f"parse_{rows}", _take_rows)
-            for rows in ("any_adds", "reads", "filtered_reads", "seals", "lacs")
-        ),
-        *(
-            _Binding(handlers, f"pack_{rows}", _keep)
-            for rows in ("statuses", "read_answers", "filtered_answers")
-        ),
-        _Binding(handlers, "pack_marks", _keep_rows),
-        _Binding(handlers, "frame_version", _read_version),
-        _Binding(admission, "check_entry", known_bytes.know_entry),
-        _Binding(handlers, "_read_clock_us", now_us),
-        _Binding(handlers, "ThreadPoolExecutor", _make_nothing),
-        *(_Binding(handlers, name, _make_nothing) for name in ("show_classes", "show_polls")),
-        *(_Binding(handlers, name, _Silence()) for name in _PLANE_METRICS),
+        *_list_plane_bindings(now_us),
         *(
             _Binding(append_frames, n, getattr(proxies, n))
             for n in ("parse_appends", "pack_results")
@@ -272,6 +258,27 @@ def _list_bindings(world: World, seed: int) -> list[_Binding]:
         _Binding(inventory, "run_in_thread", _run_at_once),
         *(_Binding(storage, name, _Silence()) for name in _METRICS),
         *(_Binding(*row) for row in known_bytes.list_node_readers()),
+    ]
+
+
+def _list_plane_bindings(now_us: Callable[[], int]) -> list[_Binding]:
+    """Of a bookie's data plane."""
+    return [
+        *(
+            _Binding(handlers, f"parse_{rows}", _take_rows)
+            for rows in ("any_adds", "reads", "filtered_reads", "seals", "lacs")
+        ),
+        *(
+            _Binding(handlers, f"pack_{rows}", _keep)
+            for rows in ("statuses", "read_answers", "filtered_answers")
+        ),
+        _Binding(handlers, "pack_marks", _keep_rows),
+        _Binding(handlers, "frame_version", _read_version),
+        _Binding(admission, "check_entry", known_bytes.know_entry),
+        _Binding(handlers, "_read_clock_us", now_us),
+        _Binding(handlers, "ThreadPoolExecutor", _make_nothing),
+        *(_Binding(handlers, name, _make_nothing) for name in ("show_classes", "show_polls")),
+        *(_Binding(handlers, name, _Silence()) for name in _PLANE_METRICS),
     ]
 
 

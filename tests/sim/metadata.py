@@ -672,10 +672,8 @@ class StoreSession:
 
 
 def _as_newer(op: Op) -> Op:
-    """The operation as a version to come would write it: with a field that is not known yet.
-
-    Not what a process says of itself alone: it compares that with what it has written.
-    """
+    """As a version to come would write it, with a field that is not known yet; not what a process
+    says of itself alone: it compares that with what it has written."""
     is_own = op.path.startswith(f"{PATHS.available}/")
     if isinstance(op, Set | Create) and op.data.startswith(b"{") and not is_own:
         schema, fields = read_versioned(op.data, FLEXIBLE_SCHEMA)

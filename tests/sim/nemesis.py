@@ -20,10 +20,11 @@ from duramen.ids import LedgerId, LogId, Member
 from duramen.units import MS, SECOND
 from tests.sim.asked_zombie import AskedZombie
 from tests.sim.exact_clients import ExactClient
+from tests.sim.log_kinds import copies_of
 from tests.sim.long_sleeps import LongSleeps
 from tests.sim.metadata import Store
 from tests.sim.network import STORE, Network
-from tests.sim.options import ASKED_ZOMBIE, ASLEEP, FULL_DISK, STAGED_FAULTS, Options, copies_of
+from tests.sim.options import ASKED_ZOMBIE, ASLEEP, FULL_DISK, STAGED_FAULTS, Options
 from tests.sim.processes import BookieNode
 from tests.sim.repair.copies import CopyJudge
 from tests.sim.repair.faults import RepairFaults

@@ -13,11 +13,12 @@ import random
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
-from duramen.config import FlexibleReplication, LogConfig, Retention, Tiering, read_log_config
+from duramen.config import LogConfig, Retention, Tiering, read_log_config
 from duramen.core.placement import Candidate, PlacementRule, choose_ensemble
 from duramen.core.quorum import Quorum
 from duramen.ids import BookieId, Incarnation, Member
 from duramen.units import DAY, HOUR, KIB, MS, SECOND
+from tests.sim.log_kinds import format_replication, spread
 
 SHAPES: Final = (
     (3, 3, 2), (3, 3, 2), (3, 2, 2), (5, 3, 2), (5, 5, 3), (4, 3, 2), (4, 4, 3), (4, 4, 2),
@@ -180,6 +181,7 @@ def draw_options(
     rare, flexible = random.Random(f"rare {seed}"), random.Random(f"flexible {seed}")
     faults += tuple(fault for fault in RARE_FAULTS if rare.random() < _RARE_RATIO)
     has_archive = archive.random() < _ARCHIVE_RATIO and is_striped
+    tiered = archive if has_archive else None
     if has_repair:
         faults += tuple(fault for fault in REPAIR_FAULTS if repair.random() < 0.6)
     return Options(
@@ -194,14 +196,9 @@ def draw_options(
         producer_count=rng.choice((1, 2, 3)),
         reader_count=rng.choice((1, 1, 2)),
         logs=tuple(
-            _spread(log, copysets, flexible).model_copy(
-                update={
-                    "early_append": early.random() < 0.4,
-                    **({"tiering": _draw_tiering(archive)} if has_archive else {}),
-                }
-            )
-            for log in [
-                _draw_log(rng, places, is_restless=is_restless)
+            spread(log, copysets, flexible).model_copy(update=more)
+            for log, more in [
+                (_draw_log(rng, places, is_restless=is_restless), _draw_more(early, tiered))
                 for _ in range(rng.choice((1, 2, 3)))
             ]
         ),
@@ -225,6 +222,11 @@ def draw_options(
         newer=_draw_newer(seed),
         clock_skew_us=skew.choice(_SKEWS_US) if skew.random() < _SKEW_RATIO else 0,
     )
+
+
+def _draw_more(early: random.Random, tiered: random.Random | None) -> dict[str, Any]:
+    more: dict[str, Any] = {"early_append": early.random() < 0.4}
+    return more if tiered is None else {**more, "tiering": _draw_tiering(tiered)}
 
 
 def _draw_newer(seed: int) -> tuple[str, ...]:
@@ -269,36 +271,6 @@ def _draw_log(
     })  # fmt: skip
 
 
-def _spread(log: LogConfig, copysets: str, rng: random.Random) -> LogConfig:
-    """As it was drawn, or the same promises by copysets."""
-    if copysets == "striped":
-        return log
-    part = log.striped
-    racks = max(part.min_racks, part.min_regions)  # a region is a rack at least
-    extras, tolerate = rng.choice((0, 0, 1)), rng.randrange(part.ack_quorum)
-    fields = log.to_json()
-    fields["window"] = {**fields["window"], "stall": rng.choice(("1s", "10s", "10s"))}
-    return read_log_config({
-        **fields, "copysets": copysets, "ack_mode": "ordered",
-        "sticky": rng.choice(("on", "on", "off")),
-        "nodeset": {"size": rng.choice((None, None, part.ack_quorum + extras + tolerate)),
-                    "tolerate": tolerate},
-        "replication": {
-            "node": part.ack_quorum, "rack": min(racks, part.ack_quorum),
-            "region": min(part.min_regions, part.ack_quorum), "placement": "prefer",
-            "extras": extras,
-        },
-    })  # fmt: skip
-
-
-def copies_of(log: LogConfig) -> int:
-    """How many bookies have an entry at least when it is acknowledged."""
-    replication = log.replication
-    if isinstance(replication, FlexibleReplication):
-        return replication.node
-    return replication.ack_quorum
-
-
 def _draw_tiering(rng: random.Random) -> Tiering:
     policy = rng.choice(("move", "move", "move", "copy"))
     return Tiering.model_validate({"policy": policy, "keep_hot": rng.choice(("0s", "2s", "8s"))})
@@ -331,24 +303,10 @@ def can_place(
     return choose_ensemble(candidates, quorum, rule, random.Random(0)) is not None
 
 
-def _format_replication(log: LogConfig) -> str:
-    part = log.replication
-    if isinstance(part, FlexibleReplication):
-        return (
-            f"{part.node}+{part.extras}-racks{part.rack}-regions{part.region}-{part.placement}"
-            f"-nodeset{log.nodeset.size}/{log.nodeset.tolerate}{'-sticky' * log.sticky}"
-            f"-stall{log.window.stall // SECOND}s"
-        )
-    return (
-        f"{part.ensemble_size}/{part.write_quorum}/{part.ack_quorum}"
-        f"-racks{part.min_racks}-regions{part.min_regions}-{part.placement}"
-    )
-
-
 def _format_log(log: LogConfig) -> str:
     roll = log.roll
     return (
-        f"{_format_replication(log)}"
+        f"{format_replication(log)}"
         f"-roll{roll.interval // SECOND}s/{roll.size}B/idle{roll.idle_close // SECOND}s"
         f"-owed{log.owed_bytes_max}B-{log.ack_mode}-{log.commit}-{log.flush.policy}"
         f"-kept{log.producers.results_kept}-{_format_retention(log.retention)}"

@@ -17,12 +17,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from duramen.config import FlexibleReplication, LogConfig
 from duramen.core.duty import Duty
 from duramen.core.flexible.segment import AnySegment
 from duramen.core.life import retention
 from duramen.core.log_node import LogNode
-from duramen.core.placement import Candidate, PlacementRule
+from duramen.core.placement import Candidate
 from duramen.core.repair.audit import first_needed
 from duramen.core.segment import TRANSITIONS, Segment, SegmentState
 from duramen.core.sequencer.exactly_once import snapshots
@@ -43,6 +42,7 @@ from tests.sim.archive.cold_files import ColdFiles
 from tests.sim.checkers import Checkers, Violation
 from tests.sim.clock import virtual_time
 from tests.sim.exact_clients import ExactClient
+from tests.sim.log_kinds import list_members, rule_of_config
 from tests.sim.long_sleeps import LongSleeps
 from tests.sim.metadata import PATHS, Store, StoreSession
 from tests.sim.nemesis import Nemesis
@@ -117,7 +117,7 @@ class Run:
         self.options = options = drawn or draw_options(seed, duration_us=duration_us)
         self.world = world = World(seed, with_trace=with_trace)
         self.locations: dict[Member, Candidate] = {}
-        rules = {LogId(i + 1): _rule_of(log) for i, log in enumerate(options.logs)}
+        rules = {LogId(i + 1): rule_of_config(log) for i, log in enumerate(options.logs)}
         self.checkers = self.make_checkers(
             self.locations,
             rules,
@@ -508,7 +508,7 @@ class Run:
         if isinstance(segment, Segment):
             self.segments[segment.ledger_id] = segment
         self.world.note(author, "applied", repr(segment))
-        for member in _list_members(segment):
+        for member in list_members(segment):
             if member not in self.locations:
                 self.locations[member] = self.bookies[member.bookie].candidate_of(member)
         if before is None:
@@ -634,20 +634,6 @@ class Run:
 
 class _Refused(Exception):
     """Beyond the budget: what is lost cannot be read, and the system says so."""
-
-
-def _list_members(segment: AnySegment) -> list[Member]:
-    """Who may have entries of it."""
-    if isinstance(segment, Segment):
-        return [member for fragment in segment.fragments for member in fragment.ensemble]
-    return [row.member for row in segment.nodes]
-
-
-def _rule_of(log: LogConfig) -> PlacementRule:
-    part = log.replication
-    if isinstance(part, FlexibleReplication):
-        return PlacementRule(part.rack, part.region, is_strict=False)
-    return PlacementRule(part.min_racks, part.min_regions, is_strict=part.placement == "strict")
 
 
 def _format_finding(error: Exception) -> str:

@@ -52,9 +52,10 @@ from duramen_sequencer.ownership.hand_over import HandOver, Operation
 from duramen_sequencer.ownership.reaching import Reaching
 from duramen_sequencer.ownership.reliefs import LogReliefs
 from tests.sim.hosting import CountedLink, SimHost, SimProbes, SimRoster
+from tests.sim.log_kinds import copies_of
 from tests.sim.metadata import PATHS, Store, StoreSession
 from tests.sim.network import Network
-from tests.sim.options import Options, can_place, copies_of
+from tests.sim.options import Options, can_place
 from tests.sim.peers import SimPeers
 from tests.sim.processes import BookieNode, Reply
 from tests.sim.repair.seat import AuditSeat

@@ -1,0 +1,77 @@
+"""What differs between striped and flexible logs in a run: options, copies, members, places.
+
+A seed draws its logs as striped ones; `spread` makes the same promises by copysets.
+
+Used by `options`, `run`, `nemesis` and `sequencers`. Documented in docs/testing.md.
+"""
+
+from __future__ import annotations
+
+import random
+
+from duramen.config import FlexibleReplication, LogConfig, read_log_config
+from duramen.core.flexible.segment import AnySegment
+from duramen.core.placement import PlacementRule
+from duramen.core.segment import Segment
+from duramen.ids import Member
+from duramen.units import SECOND
+
+
+def spread(log: LogConfig, copysets: str, rng: random.Random) -> LogConfig:
+    """As it was drawn, or the same promises by copysets."""
+    if copysets == "striped":
+        return log
+    part = log.striped
+    racks = max(part.min_racks, part.min_regions)  # a region is a rack at least
+    extras, tolerate = rng.choice((0, 0, 1)), rng.randrange(part.ack_quorum)
+    fields = log.to_json()
+    fields["window"] = {**fields["window"], "stall": rng.choice(("1s", "10s", "10s"))}
+    return read_log_config({
+        **fields, "copysets": copysets, "ack_mode": "ordered",
+        "sticky": rng.choice(("on", "on", "off")),
+        "nodeset": {"size": rng.choice((None, None, part.ack_quorum + extras + tolerate)),
+                    "tolerate": tolerate},
+        "replication": {
+            "node": part.ack_quorum, "rack": min(racks, part.ack_quorum),
+            "region": min(part.min_regions, part.ack_quorum), "placement": "prefer",
+            "extras": extras,
+        },
+    })  # fmt: skip
+
+
+def copies_of(log: LogConfig) -> int:
+    """How many bookies have an entry at least when it is acknowledged."""
+    replication = log.replication
+    if isinstance(replication, FlexibleReplication):
+        return replication.node
+    return replication.ack_quorum
+
+
+def format_replication(log: LogConfig) -> str:
+    """How its copies lie, in a word."""
+    part = log.replication
+    if isinstance(part, FlexibleReplication):
+        return (
+            f"{part.node}+{part.extras}-racks{part.rack}-regions{part.region}-{part.placement}"
+            f"-nodeset{log.nodeset.size}/{log.nodeset.tolerate}{'-sticky' * log.sticky}"
+            f"-stall{log.window.stall // SECOND}s"
+        )
+    return (
+        f"{part.ensemble_size}/{part.write_quorum}/{part.ack_quorum}"
+        f"-racks{part.min_racks}-regions{part.min_regions}-{part.placement}"
+    )
+
+
+def list_members(segment: AnySegment) -> list[Member]:
+    """Who may have entries of it."""
+    if isinstance(segment, Segment):
+        return [member for fragment in segment.fragments for member in fragment.ensemble]
+    return [row.member for row in segment.nodes]
+
+
+def rule_of_config(log: LogConfig) -> PlacementRule:
+    """What its configuration demands of places."""
+    part = log.replication
+    if isinstance(part, FlexibleReplication):
+        return PlacementRule(part.rack, part.region, is_strict=False)
+    return PlacementRule(part.min_racks, part.min_regions, is_strict=part.placement == "strict")
