@@ -161,14 +161,7 @@ def draw_options(
     # Repair, archive and readers of flexible segments are still to come.
     is_striped = copysets == "striped"
     has_repair = repair.random() < _REPAIR_RATIO and is_striped
-    region_count = rng.choice((1, 2, 2, 2))
-    bookie_count = rng.choice((3, 4, 5, 5, 5, 6))
-    rack_size = rng.choice((1, 1, 2))
-    if has_repair and repair.random() < 0.3:
-        region_count, bookie_count, rack_size = 3, repair.choice((6, 7, 9)), 1
-    places = tuple(
-        (f"r{i % region_count}", f"k{i // region_count // rack_size}") for i in range(bookie_count)
-    )
+    places = _draw_places(rng, repair if has_repair else None)
     spares = tuple(repair.choice(places) for _ in range(2 * has_repair))
     is_calm = rng.random() < 0.1
     is_noisy = rng.random() < 0.5
@@ -221,6 +214,18 @@ def draw_options(
         watch_us=rng.choice((5 * MS, 100 * MS, 2 * SECOND)),
         newer=_draw_newer(seed),
         clock_skew_us=skew.choice(_SKEWS_US) if skew.random() < _SKEW_RATIO else 0,
+    )
+
+
+def _draw_places(rng: random.Random, repair: random.Random | None) -> tuple[tuple[str, str], ...]:
+    """Region and rack of each bookie; where there is repair, there may be many."""
+    region_count = rng.choice((1, 2, 2, 2))
+    bookie_count = rng.choice((3, 4, 5, 5, 5, 6))
+    rack_size = rng.choice((1, 1, 2))
+    if repair is not None and repair.random() < 0.3:
+        region_count, bookie_count, rack_size = 3, repair.choice((6, 7, 9)), 1
+    return tuple(
+        (f"r{i % region_count}", f"k{i // region_count // rack_size}") for i in range(bookie_count)
     )
 
 
