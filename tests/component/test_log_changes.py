@@ -20,7 +20,7 @@ from duramen.core.sequencer.context import SequencerContext
 from duramen.errors import DuramenError
 from duramen.ids import SequencerId
 from duramen.runtime.http_client import PeerClient, UnreachableError
-from duramen.runtime.registry import Roster
+from duramen.runtime.registry import FORMATS, Roster
 from duramen.runtime.sequencer.bookie_lanes import BookieLanes
 from duramen.runtime.sequencer.maintenance import Maintenance
 from duramen.runtime.sequencer.metadata_link import MetadataLink
@@ -127,6 +127,26 @@ def test_the_fields_that_are_named_change_and_the_owner_is_told(kind: type[Memor
         assert world.peers.calls == [("http://s1/s/control", told)]
 
     run(scenario, kind)
+
+
+def test_compression_is_switched_on_once_all_read_what_it_makes() -> None:
+    async def scenario(world: World) -> None:
+        with pytest.raises(DuramenError, match="not read by s0, s1: upgrade first"):
+            await world.reconfigure({"compression": "zstd"})
+        assert (await world.reconfigure({"compression": "none"}))["changed"] is False
+        today = encode_node({"formats": FORMATS})
+        for name in ("s0", "s1"):
+            await world.store.set(f"{PATHS.sequencers}/{name}", today, version=0)
+        answer = await world.reconfigure({"compression": "zstd"})
+        assert answer["changed"] and answer["config"]["compression"] == "zstd"
+        # Whoever comes later keeps nobody from other changes, nor from switching it off.
+        await world.store.create(f"{PATHS.available}/b0", encode_node({}), make_parents=True)
+        assert (await world.reconfigure({"commit_delay": "9ms"}))["changed"]
+        assert (await world.reconfigure({"compression": "none"}))["changed"]
+        stored = await world.store.get(PATHS.log(LOG_ID))
+        assert stored is not None and b"compression" not in stored.data
+
+    run(scenario)
 
 
 def test_who_has_read_an_older_configuration_does_not_write_over_the_next_one() -> None:

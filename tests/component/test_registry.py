@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from duramen.runtime.registry import Follower, Registration, Roster
+from duramen.runtime.registry import FORMATS, Follower, Registration, Roster
 from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
 from duramen.runtime.stores.metadata_store import Stored, Unavailable, Watch
 from duramen.wire.metadata_json import encode_node
@@ -74,7 +74,7 @@ def test_an_own_node_is_made_again_whoever_deleted_it() -> None:
             await world.remove("b1")
             await wait_for(lambda: is_there(world, path))
             registration.update({"free": free})
-            data = encode_node({"free": free})
+            data = encode_node({"free": free, "formats": FORMATS})
             await wait_for(partial(is_there, world, path, data))
         await registration.stop()
 

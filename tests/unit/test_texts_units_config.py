@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duramen.config import LogConfig, parse_log_config, parse_namespace_config
+from duramen.config import LogConfig, needs_new_segment, parse_log_config, parse_namespace_config
 from duramen.errors import DuramenError
 from duramen.ids import (
     LAST_ENTRY_ID,
@@ -212,6 +212,15 @@ def test_the_defaults_are_those_of_the_interface_page() -> None:
     assert parse_log_config(document) == config, "what is stored reads back"
 
 
+def test_what_older_processes_do_not_know_is_left_out_where_it_says_nothing() -> None:
+    config = parse_log_config({})
+    assert config.to_json()["compression"] == "none" and "compression" not in config.to_stored()
+    assert parse_log_config(config.to_stored()) == config
+    small = parse_log_config({"compression": "zstd"})
+    assert small.to_stored() == small.to_json() and small.to_json()["compression"] == "zstd"
+    assert not needs_new_segment(config, small)
+
+
 def test_no_limit_is_null_or_none() -> None:
     """Tools that drop what is null have the word; it is stored and answered as null."""
     for spelling in (None, "none"):
@@ -240,6 +249,7 @@ def test_no_limit_is_null_or_none() -> None:
         ({"flush": {"interval": "2s"}}, "invalid_argument", "flush.interval"),
         ({"flush": {"wait_max": "1m"}}, "invalid_argument", "flush.wait_max"),
         ({"commit": "perhaps"}, "invalid_argument", "commit"),
+        ({"compression": "lz4"}, "invalid_argument", "compression"),
     ],
 )
 def test_faults_are_refused_with_their_field(

@@ -231,6 +231,7 @@ class LogConfig(_Part):
     ack_mode: _AckMode = "ordered"
     copysets: Literal["striped"] = "striped"
     early_append: Annotated[bool, Field(strict=True)] = False
+    compression: Literal["none", "zstd"] = "none"
     commit: Literal["lac", "control"] = "lac"
     commit_delay: Duration = parse_duration_us("5ms")
     owed_bytes_max: Size = parse_size_bytes("64MiB")
@@ -244,6 +245,14 @@ class LogConfig(_Part):
     def to_json(self) -> dict[str, Any]:
         """Every field, as texts and numbers that `parse_log_config` reads back."""
         return self.model_dump(mode="json")
+
+    def to_stored(self) -> dict[str, Any]:
+        """As `to_json`, for other processes: without what older ones do not know, where it has its
+        default. They read such logs as ever, and refuse the others."""
+        fields = self.to_json()
+        if self.compression == "none":
+            del fields["compression"]
+        return fields
 
 
 def needs_new_segment(old: LogConfig, new: LogConfig) -> bool:

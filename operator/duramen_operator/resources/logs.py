@@ -55,6 +55,7 @@ class LogFields(Part):
     ack_mode: Literal["ordered"] | None = None
     copysets: Literal["striped"] | None = None
     early_append: Annotated[bool | None, Field(strict=True)] = None
+    compression: Literal["none", "zstd"] | None = None
     commit: Literal["lac", "control"] | None = None
     commit_delay: Duration | None = None
     owed_bytes_max: Size | None = None

@@ -18,6 +18,7 @@ from duramen.config import LogConfig, parse_log_config
 from duramen.core.log_node import LogNode
 from duramen.errors import DuramenError
 from duramen.ids import LogId
+from duramen.runtime.registry import refuse_unspoken
 from duramen.runtime.stores.metadata_store import (
     Conflict,
     ConflictKind,
@@ -122,6 +123,8 @@ class Control:
         if taken is not None and not taken.log.is_deleted:
             return _known(taken.log, config, what, nonce)
         self._check_config(config)
+        if config.compression != "none":
+            await refuse_unspoken(self._store, self._paths, "compression")
         log = LogNode(
             log_id=await self._log_ids.take(),
             namespace=namespace,

@@ -324,7 +324,7 @@ class AutoCreator:
 
     async def _create(self, namespace: str, log: str) -> None:
         try:
-            made = await self._creator.create_log(namespace, log, LogConfig().to_json())
+            made = await self._creator.create_log(namespace, log, LogConfig().to_stored())
         except DuramenError as error:
             # Somebody made it meanwhile, with a configuration of their own: it is there.
             if error.code != "log_exists_with_other_config":

@@ -38,8 +38,12 @@ class EncodeEntry(Protocol):
         *,
         is_control: bool = False,
         has_state: bool = False,
+        is_compressing: bool = False,
     ) -> bytes:
-        """The totals are the segment's around the entry; a control entry has one record at most."""
+        """The totals are the segment's around the entry; a control entry has one record at most.
+
+        It is called once an entry: what it gives is what is sent, and sent again.
+        """
 
 
 def _refuse_control(record: ControlRecord) -> bytes:
