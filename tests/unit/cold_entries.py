@@ -102,9 +102,9 @@ def make_every_kind(
     return segment
 
 
-def make_compressed() -> SegmentBytes:
+def make_compressed(ledger_id: LedgerId = LEDGER) -> SegmentBytes:
     """Compressed entries between plain ones, with batches that clients compressed among them."""
-    segment = SegmentBytes()
+    segment = SegmentBytes(ledger_id)
     producer = BatchProducer("who", 3, 17)
     segment.add(encode_batch([b"plain"], 1_000))
     segment.add(

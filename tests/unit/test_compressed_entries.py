@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 import struct
+import tracemalloc
 
 import google_crc32c
 import pytest
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from duramen.core.segment import Totals
 from duramen.ids import EntryId, Epoch, LedgerId
 from duramen.limits import ENTRY_BYTES_MAX
+from duramen.units import MIB
 from duramen.wire.edge.batch_codec import Codec
 from duramen.wire.edge.content_coding import zstd
 from duramen.wire.entry import (
@@ -140,7 +142,7 @@ def test_nothing_is_decompressed_beyond_what_the_header_says() -> None:
     frame = zstd.compress(payload)
     size = len(payload)
     assert bytes(open_payload(forge(frame, payload_bytes=size))) == payload
-    bomb = zstd.compress(bytes(64 << 20))
+    bomb = zstd.compress(bytes(64 * MIB))
     for bad, said in (
         (frame, size - 1),
         (frame, size + 1),
@@ -159,9 +161,20 @@ def test_nothing_is_decompressed_beyond_what_the_header_says() -> None:
             open_payload(entry)
 
 
-@pytest.mark.parametrize("said", [PAYLOAD_BYTES_MAX + 1, 64 << 20, (1 << 32) - 1])
+def test_what_a_few_bytes_claim_to_be_is_never_in_memory() -> None:
+    entry = forge(zstd.compress(bytes(64 * MIB)), payload_bytes=100_000)
+    tracemalloc.start()
+    try:
+        with pytest.raises(EntryError):
+            open_payload(entry)
+        assert tracemalloc.get_traced_memory()[1] < MIB
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("said", [PAYLOAD_BYTES_MAX + 1, 64 * MIB, (1 << 32) - 1])
 def test_an_entry_of_more_than_an_entry_is_refused_by_its_header(said: int) -> None:
-    entry = forge(zstd.compress(bytes(64 << 20)), payload_bytes=said)
+    entry = forge(zstd.compress(bytes(64 * MIB)), payload_bytes=said)
     for read in (read_entry_info, check_entry, open_payload):
         with pytest.raises(EntryError, match="beyond the limits"):
             read(entry)
