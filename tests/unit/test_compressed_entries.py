@@ -117,7 +117,9 @@ def test_only_what_is_worth_it_is_compressed() -> None:
     noise = encode_batch([random.Random(1).randbytes(2_000)], 1)
     packed = encode_batch([b"again " * 4_000], 1, codec=Codec.ZSTD)
     assert encode([line])[8] == VERSION_COMPRESSED
-    for kept in ([shorter], [noise], [packed], [packed] * 30):
+    a_tenth = encode_batch([random.Random(1).randbytes(2_000) + bytes(220)], 1)
+    assert 0 < len(a_tenth) - len(zstd.compress(a_tenth)) < len(a_tenth) // 8
+    for kept in ([shorter], [noise], [packed], [packed] * 30, [a_tenth]):
         assert encode(kept)[8] == VERSION and encode(kept) == encode(kept, is_compressing=False)
     mixed = encode([line, packed])
     assert split_batches(bytes(open_payload(mixed))) == [line, packed], "as its client sent it"
