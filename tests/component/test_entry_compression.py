@@ -18,6 +18,7 @@ from duramen.wire.metadata_json import encode_node, read_node
 from duramen.wire.read_answers import parse_batches
 from duramen.wire.record_batch import decode_batch, encode_batch
 from tests.component import life_world, readproxy_world
+from tests.component.core_reading import open_log
 from tests.component.life_world import PATHS
 
 ZSTD = {"compression": "zstd"}
@@ -96,6 +97,33 @@ def test_an_answer_is_bounded_by_what_an_entry_becomes() -> None:
             assert answer.headers["duramen-next"] == f"seq:{count}"
         answer = await world.get("?from=2&count=1", accept="application/json")
         assert [record["seq_num"] for record in answer.json()["records"]] == [2]
+
+    readproxy_world.run(scenario)
+
+
+def test_an_embedded_reader_opens_a_bounded_number_of_bytes_at_a_time() -> None:
+    """Some KiB of a read are 20 MiB of records."""
+
+    async def scenario(world: readproxy_world.World) -> None:
+        await world.open_segment()
+        assert world.segment is not None
+        batch = encode_batch([bytes(MIB)], 5)
+        for number in range(20):
+            before = world.totals
+            world.totals = before.plus(Totals(1, len(batch), None, 5))
+            entry = encode_entry(
+                ledger_id=world.segment.ledger_id, entry_id=EntryId(number), before=before,
+                batches=[batch], record_count=1, after=world.totals, is_compressing=True,
+            )  # fmt: skip
+            await world.store_entry(entry)
+        await world.close_segment()
+        log = open_log(world)
+        found = [answer async for answer in log.read(0)]
+        assert [record.seq_num for answer in found for record in answer] == list(range(20))
+        assert max(len(answer) for answer in found) < 8
+        assert [answer.is_at_tail for answer in found] == [False] * (len(found) - 1) + [True]
+        bounded = [answer async for answer in log.read(3, count=9)]
+        assert [record.seq_num for answer in bounded for record in answer] == list(range(3, 12))
 
     readproxy_world.run(scenario)
 

@@ -144,6 +144,8 @@ class ReadLog:
                 if delivered is not None:
                     parts = _divide(delivered)
                     for index, part in enumerate(parts, 1):
+                        if stop is not None and wanted >= stop:
+                            break
                         batches = _open(
                             part,
                             text,
