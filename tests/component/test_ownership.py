@@ -18,8 +18,10 @@ from typing import Any, cast
 
 import pytest
 
+from duramen.core.ownership.balancer import HOLD_OFF_US
 from duramen.errors import DuramenError
 from duramen.ids import Epoch, LogId, SequencerId
+from duramen.runtime.sequencer.log_driver import LogDriver
 from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.runtime.stores.memory_store import MemoryStore
 from duramen.runtime.stores.metadata_store import Stored, Watch
@@ -315,6 +317,46 @@ def test_a_log_is_handed_over_while_appends_go_on() -> None:
         events = [event["event"] for event in first.stories.report(LOG)]
         assert events == ["takeover", "claimed", "appends in", "leaves", "closes", "closed"]
         assert second.stories.report(LOG)[0]["event"] == "taken"
+
+    play(scenario)
+
+
+def test_the_balancer_gets_no_log_that_has_just_come_and_the_story_says_why_one_went(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(world: HostWorld) -> None:
+        _, first, second, hand_over = await two_hosts(world)
+        ask = hand_over.operations["hand_over"]
+        request = {"op": "hand_over", "log_id": str(LOG), "to": SECOND, "balancing": True}
+        request["reason"] = f"{FIRST} carried 1.8 times its share"
+        assert isinstance(await world.append(first, LOG), AppendedBatch)
+        with pytest.raises(DuramenError, match="has just come"):
+            await ask(request)
+        [row] = (await hand_over.operations["owned"]({}))["logs"]
+        assert row["held_s"] == 0
+        monkeypatch.setattr(LogDriver, "held_us", HOLD_OFF_US)
+        assert (await ask(request))["to"] == SECOND
+        [left] = [e for e in first.stories.report(LOG) if e["event"] == "leaves"]
+        assert left["reason"] == f"handed over to {SECOND}, because {request['reason']}"
+        taken = second.stories.report(LOG)[0]["reason"]
+        assert taken == f"handed over by {FIRST}, because {request['reason']}"
+
+    play(scenario)
+
+
+def test_how_long_a_log_is_here_counts_over_its_epochs_and_ends_with_it() -> None:
+    async def scenario(world: HostWorld) -> None:
+        _, first, second, hand_over = await two_hosts(world)
+        assert isinstance(await world.append(first, LOG), AppendedBatch)
+        driver = first.drivers[LOG]
+        before_us = driver.held_us
+        driver.core.request_roll()
+        driver.flush()
+        assert isinstance(await world.append(first, LOG), AppendedBatch)
+        await wait_for(lambda: driver.core.roll_count == 1)
+        assert driver.held_us > before_us > 0
+        await hand_over.hand_over(LOG, SECOND)
+        assert driver.held_us == 0 and second.drivers[LOG].held_us > 0
 
     play(scenario)
 

@@ -103,6 +103,13 @@ def test_a_sequencer_is_told_when_it_gives_a_log_up() -> None:
         parse_options("bookie", [*ARGUMENTS, "--give-up-after", "90s"])
 
 
+def test_a_sequencer_is_told_not_to_balance() -> None:
+    assert parse_options("sequencer", ARGUMENTS).is_balancing
+    assert not parse_options("sequencer", [*ARGUMENTS, "--no-balance"]).is_balancing
+    with pytest.raises(SystemExit):
+        parse_options("writeproxy", [*ARGUMENTS, "--no-balance"])
+
+
 def test_a_read_proxy_is_told_how_old_metadata_may_be() -> None:
     assert parse_options("readproxy", ARGUMENTS).metadata_age_max_us == 5 * MINUTE
     options = parse_options("readproxy", [*ARGUMENTS, "--metadata-age-max", "90s"])

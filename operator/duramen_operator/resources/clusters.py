@@ -111,6 +111,14 @@ class Sequencers(Part):
     """The servers that order appends. Each log is owned by one of them."""
 
     replicas: Annotated[int, Field(strict=True, ge=1, le=100, description="How many run.")] = 2
+    balance: Annotated[
+        bool,
+        Field(
+            strict=True,
+            description="Whether logs move by themselves from sequencers that carry more than "
+            "their share.",
+        ),
+    ] = True
     resources: Annotated[
         Requirements, Field(description="What each of them asks for and may use.")
     ] = Requirements()

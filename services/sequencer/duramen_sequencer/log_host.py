@@ -107,6 +107,8 @@ class LogHost:
         self.claims = Claims(context, link, sequencers)
         self.stories = Stories()
         self.rates = KnownRates()
+        self.hot: dict[LogId, str] = {}
+        """Logs that are too hot for this process, and why; kept by `ownership.hot_logs`."""
         self.sequencer_id = sequencer_id
         self._context = context
         self._lanes = lanes

@@ -25,6 +25,7 @@ from duramen.runtime.http_server import Answer, DataServer, ServerLimits
 from duramen.runtime.reading.cold_reads import open_cold_reads
 from duramen.runtime.registry import Registration, Roster
 from duramen.runtime.role import ServiceOptions, StartRefusedError
+from duramen.runtime.roster_calls import RosterCalls
 from duramen.runtime.sequencer.bookie_lanes import BookieLanes
 from duramen.runtime.sequencer.maintenance import Maintenance
 from duramen.runtime.sequencer.metadata_link import MetadataLink
@@ -45,7 +46,9 @@ from duramen_sequencer.log_changes import LogChanges
 from duramen_sequencer.log_host import LogHost
 from duramen_sequencer.log_routes import add_log_routes
 from duramen_sequencer.ownership.admin_routes import add_ownership_routes
+from duramen_sequencer.ownership.balancing import Balancing
 from duramen_sequencer.ownership.hand_over import HandOver
+from duramen_sequencer.ownership.hot_logs import HotLogs
 from duramen_sequencer.ownership.reaching import Reaching
 from duramen_sequencer.ownership.reliefs import LogReliefs
 from duramen_sequencer.placement_operations import PlacementOperations
@@ -92,6 +95,7 @@ class SequencerService:
         )
         self._life = LifeOperations(self.host, link, Boundaries(link, lanes, self._cold))
         self._retention = RetentionRounds(link, self.host.looks_after, self._context.rng)
+        self._balancing = self._make_balancing()
         self._auditor, self._election = self._make_auditor(link, changes)
         self._repair = RepairOperations(self._auditor, self._election, self._context.rng)
         operations: dict[str, Operation] = {
@@ -129,6 +133,7 @@ class SequencerService:
             lambda: self._surveyor.urls,
             lambda unreached: registration.update({**fields, "unreached": unreached}),
         )
+        self._hot_logs = HotLogs(self.host)
         self._reliefs = LogReliefs(self.host, self._context, options.give_up_after_us)
         self._is_ready = False
 
@@ -153,6 +158,7 @@ class SequencerService:
         self.host.start()
         self._reaching.start()
         self._reliefs.start(lambda: self._reaching.reach.unreached)
+        self._hot_logs.start()
         self._retention.start()
         await self._election.start()
         self._is_ready = True
@@ -161,8 +167,10 @@ class SequencerService:
         """Close the open segments, then everything else."""
         self._is_ready = False
         await self._election.stop()
+        await self._balancing.stop()
         await self._auditor.stop()
         await self._retention.stop()
+        await self._hot_logs.stop()
         await self._reliefs.stop()
         await self._reaching.stop()
         await self.host.stop()
@@ -194,6 +202,7 @@ class SequencerService:
             "retention": self._retention.statistics(),
             **self._reaching.statistics(),
             **self._reliefs.statistics(),
+            "balancer": self._balancing.statistics(),
             "repair": self._auditor.statistics(),
             **self.host.statistics(),
         }
@@ -204,6 +213,14 @@ class SequencerService:
         add_placement_routes(app, self._placement)
         add_ownership_routes(app, self.host, self._hand_over, self._store, self._paths)
         add_repair_routes(app, self._repair)
+
+    def _make_balancing(self) -> Balancing:
+        return Balancing(
+            self._sequencers,
+            RosterCalls(self._sequencers, self._client),
+            lambda: self.host.has_session() and not self._context.is_rolling_suspended,
+            is_wanted=self._options.is_balancing,
+        )
 
     def _make_auditor(self, link: MetadataLink, changes: LogChanges) -> tuple[Auditor, Election]:
         options = self._options
@@ -217,7 +234,12 @@ class SequencerService:
             "sequencer": options.node_id,
             "admin_url": options.admin_url(),
         }
-        election = Election(self._store, self._paths.auditor, fields, auditor.on_leadership)
+
+        def on_leadership(is_held: bool) -> None:
+            auditor.on_leadership(is_held)
+            self._balancing.on_leadership(is_held)
+
+        election = Election(self._store, self._paths.auditor, fields, on_leadership)
         return auditor, election
 
     # --- calls -----------------------------------------------------------------------------------

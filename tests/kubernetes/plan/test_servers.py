@@ -212,6 +212,14 @@ def test_the_cold_store_reaches_those_who_read_it_and_nobody_else() -> None:
     assert arguments[arguments.index("--lost-bookie-grace") + 1] == "10m"
 
 
+@pytest.mark.parametrize("is_wanted", [True, False])
+def test_logs_move_by_themselves_unless_that_is_not_wanted(is_wanted: bool) -> None:
+    world = make_world(sequencers={"balance": is_wanted})
+    arguments = read_arguments(world, "StatefulSet", "main-sequencer")
+    assert ("--no-balance" in arguments) == (not is_wanted)
+    assert "--no-balance" not in read_arguments(world, "Deployment", "main-writeproxy")
+
+
 def test_what_the_api_server_refused_is_told_until_it_does_not() -> None:
     world = make_world()
     refused = {Ref("apps/v1", "Deployment", "main-readproxy"): Problem("Forbidden", "over quota")}

@@ -40,7 +40,8 @@ class ServiceOptions:
     is a sequencer's: its share of the logs, relative to the others'. `audit_interval_us` and
     `lost_bookie_grace_us` are a sequencer's, for when it is the auditor: docs/protocol/repair.md.
     `bookie_steady_after_us` is a sequencer's, for what it places: docs/protocol/placement.md;
-    `give_up_after_us` too, for logs that it cannot serve: docs/protocol/ownership.md.
+    `give_up_after_us` too, for logs that it cannot serve, and `is_balancing`, for when it is the
+    auditor: docs/protocol/ownership.md.
     `is_forwarding` is a proxy's: whether it sends on what the other kind of proxy answers, and
     `cors_origins`, of which origins pages may read its answers. `cold_store` is the URL of the
     archive, for read proxies and sequencers: docs/cold-store.md. `metadata_age_max_us` is a read
@@ -72,6 +73,7 @@ class ServiceOptions:
     lost_bookie_grace_us: int = LOST_BOOKIE_GRACE_US
     bookie_steady_after_us: int = STEADY_AFTER_US
     give_up_after_us: int = GIVE_UP_AFTER_US
+    is_balancing: bool = True
     is_forwarding: bool = True
     cors_origins: tuple[str, ...] = ()
     cold_store: str | None = None

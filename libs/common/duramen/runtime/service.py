@@ -250,6 +250,13 @@ def _add_sequencer_options(parser: argparse.ArgumentParser) -> None:
         help="a log that too few bookies here serve for so long goes to a sequencer that says it "
         "reaches them; 0s: never (default: 10s)",
     )
+    parser.add_argument(
+        "--no-balance",
+        dest="is_balancing",
+        action="store_false",
+        help="as the auditor, move no logs from sequencers that carry more than their share; to be "
+        "given to every sequencer",
+    )
 
 
 def _add_audit_options(parser: argparse.ArgumentParser) -> None:

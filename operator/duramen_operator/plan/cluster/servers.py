@@ -6,7 +6,7 @@ Pure.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from duramen.units import format_duration
 from duramen_operator.names import (
@@ -66,6 +66,8 @@ def make_sequencers(frame: ClusterFrame) -> Iterator[Json]:
     extra = {"--advertise": f"{host}:{DATA_PORTS[SEQUENCER]}"}
     extra["--lost-bookie-grace"] = format_duration(frame.spec.lost_bookie_grace)
     pod = _make_pod(frame, SEQUENCER, frame.spec.sequencers.resources, extra, is_cold=True)
+    if not frame.spec.sequencers.balance:
+        pod = replace(pod, arguments=[*pod.arguments, "--no-balance"])
     spec = {
         "serviceName": name,
         "replicas": frame.spec.sequencers.replicas,

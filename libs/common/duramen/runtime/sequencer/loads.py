@@ -1,12 +1,13 @@
 """How much is appended to a log: counted as it comes, told as a rate.
 
-Two numbers a log, over windows of WINDOW_US: the rate told is that of the last full window and of
+Three numbers a log, over windows of WINDOW_US: the rate told is that of the last full window and of
 the running one together, so it is neither empty at a window's start nor old. Windows are those of
 the clock, the same for all logs: what stops a whole process for seconds makes every rate lower by
 the same part, and a balancer that compares them moves nothing for it. Rates of logs that left are
 kept for a while, because who takes over many logs at once begins with the hottest.
 
-Called by `log_driver` and the sequencer's `log_host`; read by the balancer through control.
+Called by `log_driver` and the sequencer's `log_host`; read by the balancer through control, and by
+`ownership.hot_logs`.
 """
 
 from __future__ import annotations
@@ -21,14 +22,16 @@ _KNOWN_COUNT_MAX: Final = 10_000
 
 
 class LoadMeter:
-    """Appends and bytes of one log."""
+    """Appends and bytes of one log, and appends that its window had no room for."""
 
-    __slots__ = ("_bytes", "_count", "_last_bytes", "_last_count", "_window")
+    __slots__ = (
+        "_bytes", "_count", "_last_bytes", "_last_count", "_last_refused", "_refused", "_window",
+    )  # fmt: skip
 
     def __init__(self, now_us: int) -> None:
         self._window = now_us // WINDOW_US
-        self._count = self._bytes = 0
-        self._last_count = self._last_bytes = 0
+        self._count = self._bytes = self._refused = 0
+        self._last_count = self._last_bytes = self._last_refused = 0
 
     def note(self, size_bytes: int, now_us: int) -> None:
         """One append came."""
@@ -37,11 +40,23 @@ class LoadMeter:
         self._count += 1
         self._bytes += size_bytes
 
+    def note_refused(self, now_us: int) -> None:
+        """An append that came was refused, because the log's window is full."""
+        if now_us // WINDOW_US != self._window:
+            self._turn(now_us)
+        self._refused += 1
+
+    def refused_per_s(self, now_us: int) -> float:
+        """Refused appends per second."""
+        if now_us // WINDOW_US != self._window:
+            self._turn(now_us)
+        return (self._refused + self._last_refused) / _seconds(now_us)
+
     def rates(self, now_us: int) -> tuple[float, float]:
         """Appends and bytes per second."""
         if now_us // WINDOW_US != self._window:
             self._turn(now_us)
-        seconds = (now_us % WINDOW_US + WINDOW_US) / SECOND
+        seconds = _seconds(now_us)
         return (self._count + self._last_count) / seconds, (
             self._bytes + self._last_bytes
         ) / seconds
@@ -50,8 +65,14 @@ class LoadMeter:
         is_next = now_us // WINDOW_US == self._window + 1
         self._last_count = self._count if is_next else 0
         self._last_bytes = self._bytes if is_next else 0
-        self._count = self._bytes = 0
+        self._last_refused = self._refused if is_next else 0
+        self._count = self._bytes = self._refused = 0
         self._window = now_us // WINDOW_US
+
+
+def _seconds(now_us: int) -> float:
+    """What the running window and the last one have lasted."""
+    return (now_us % WINDOW_US + WINDOW_US) / SECOND
 
 
 class KnownRates:
