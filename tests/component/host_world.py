@@ -146,11 +146,18 @@ class HostWorld:
         return host
 
     def append(
-        self, host: LogHost, log_id: LogId, *, tried: tuple[str, ...] = (), timeout_s: float = 10
+        self,
+        host: LogHost,
+        log_id: LogId,
+        *,
+        tried: tuple[str, ...] = (),
+        timeout_s: float = 10,
+        region: str | None = None,
     ) -> asyncio.Future[AppendResult]:
         """Submit one append; the future gets its answer."""
         future: asyncio.Future[AppendResult] = asyncio.get_running_loop().create_future()
         queued = self.make_append(tried=tried, timeout_s=timeout_s)
+        queued = replace(queued, region=region)
         driver = host.submit(log_id, queued, future.set_result)
         if driver is not None:
             driver.flush()

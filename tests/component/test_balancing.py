@@ -34,6 +34,7 @@ class Peers:
         self.held_s: int | None = HELD_S
         self.moves: list[dict[str, Any]] = []
         self.refusal: DuramenError | None = None
+        self.told: dict[str, Any] = {}
         self.roster = SimpleNamespace(nodes={name: {"data_url": name} for name in ("s1", "s2")})
 
     def _row(self, number: int) -> dict[str, Any]:
@@ -41,6 +42,7 @@ class Peers:
             "log_id": str(number), "name": f"a/{number}", "state": "active",
             "appends_per_s": 300.0, "bytes_per_s": 0,
         }  # fmt: skip
+        row |= self.told
         return row if self.held_s is None else {**row, "held_s": self.held_s}
 
     async def request_json(
@@ -122,6 +124,24 @@ def test_nothing_moves_while_something_is_in_doubt(spoil: Callable[[Play], None]
     async def scenario(world: Play) -> None:
         await world.look(SAMPLE_COUNT - 1)
         spoil(world)
+        assert await world.look(2 * SAMPLE_COUNT) == []
+
+    play(scenario)
+
+
+def test_a_log_is_handed_over_to_the_region_of_its_writers_and_its_target_is_told() -> None:
+    async def scenario(world: Play) -> None:
+        for name, node in world.peers.roster.nodes.items():
+            node["region"] = {"s1": "eu", "s2": "us"}[name]
+        world.peers.told = {"appends_per_s": 2.0, "writers_region": "us", "came_for_region": False}
+        assert await world.look(SAMPLE_COUNT - 1) == []
+        moves = await world.look()
+        assert {move["log_id"] for move in moves} == {"1", "2", "3", "4"}
+        assert moves[0] == {
+            "asked": "s1", "op": "hand_over", "log_id": "1", "to": "s2", "balancing": True,
+            "reason": "its writers are in that region", "for_region": True,
+        }  # fmt: skip
+        world.peers.told["came_for_region"] = True
         assert await world.look(2 * SAMPLE_COUNT) == []
 
     play(scenario)

@@ -19,6 +19,7 @@ from typing import Any, cast
 import pytest
 
 from duramen.core.ownership.balancer import HOLD_OFF_US
+from duramen.core.sequencer.log_state import LogState
 from duramen.errors import DuramenError
 from duramen.ids import Epoch, LogId, SequencerId
 from duramen.runtime.sequencer.log_driver import LogDriver
@@ -31,7 +32,7 @@ from duramen_sequencer import log_host
 from duramen_sequencer.log_host import LogHost
 from duramen_sequencer.ownership import claims
 from duramen_sequencer.ownership.hand_over import HandOver
-from tests.component.host_world import PATHS, HostWorld
+from tests.component.host_world import CONFIG, PATHS, HostWorld
 from tests.component.ownership_world import FIRST, GONE, LOG, SECOND, THIRD, code_of, play
 from tests.unit.nodes import make_log
 from tests.waiting import wait_for
@@ -340,6 +341,29 @@ def test_the_balancer_gets_no_log_that_has_just_come_and_the_story_says_why_one_
         assert left["reason"] == f"handed over to {SECOND}, because {request['reason']}"
         taken = second.stories.report(LOG)[0]["reason"]
         assert taken == f"handed over by {FIRST}, because {request['reason']}"
+
+    play(scenario)
+
+
+def test_a_log_that_is_to_be_where_its_writers_are_says_where_that_is() -> None:
+    async def scenario(world: HostWorld) -> None:
+        wire, first, second, hand_over = await two_hosts(world)
+        log_id = LogId(LOG + 1)
+        config = CONFIG.model_copy(update={"owner_region": "writers"})
+        await world.add_log(log_id, "near", config=config)
+        for each in (LOG, log_id):
+            for _ in range(20):
+                append = world.append(first, each, region="us", tried=(SECOND,))
+                assert isinstance(await append, AppendedBatch)
+        plain, near = (await hand_over.operations["owned"]({}))["logs"]
+        assert "writers_region" not in plain and not near["came_for_region"]
+        assert near["writers_region"] == "us"
+        await hand_over.hand_over(log_id, SECOND, is_for_region=True)
+        await wait_for(lambda: second.drivers[log_id].core.state is LogState.ACTIVE)
+        [came] = (await wire.by_url["http://127.0.0.1:2"].operations["owned"]({}))["logs"]
+        assert came["came_for_region"]
+        back = await wire.by_url["http://127.0.0.1:2"].hand_over(log_id, FIRST)
+        assert back["closed"] and not first.drivers[log_id].came_for_region
 
     play(scenario)
 

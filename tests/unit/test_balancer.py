@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given, settings
@@ -112,6 +112,57 @@ def test_once_begun_it_goes_on_to_the_closer_bound() -> None:
     closer = sample_of({"a": [100.0] * 13, "b": [100.0] * 7})  # 1.3 times its share
     assert play(balancer, [closer] * SAMPLE_COUNT)[-1]
     assert not any(play(Balancer(), [closer] * 5))
+
+
+# --- Regions of writers --------------------------------------------------------------------------
+
+REGIONS = {"a": "eu", "b": "us", "c": "us"}
+
+
+def wishing(costs: dict[str, list[float]], wishes: dict[str, str], **changes: Any) -> Sample:
+    sample = sample_of(costs)._replace(wishes=wishes, regions=REGIONS)
+    return sample._replace(**changes)
+
+
+AWAY = wishing({"a": [5.0, 5.0], "b": [9.0], "c": []}, {"a0": "us"})
+
+
+def test_a_log_goes_to_the_region_of_its_writers_however_even_the_loads_are() -> None:
+    assert not any(play(Balancer(), [AWAY] * (SAMPLE_COUNT - 1)))
+    [*_, moves] = play(Balancer(), [AWAY] * SAMPLE_COUNT)
+    assert moves == [LogMove("a0", "a", "c", 5.0, is_for_region=True)]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"wishes": {}},
+        {"wishes": {"a0": "eu"}},  # it is there
+        {"wishes": {"a0": "asia"}},  # nobody is there
+        {"fresh": frozenset({"a0"})},
+        {"followed": frozenset({"a0"})},  # it came for that reason, and does not leave for it
+        {"weights": {"a": 1.0, "b": 0.0, "c": 0.0}},
+    ],
+)
+def test_a_region_is_no_reason_to_move_a_log(changes: dict[str, Any]) -> None:
+    assert not any(play(Balancer(), [AWAY._replace(**changes)] * 5))
+
+
+def test_writers_that_wander_take_no_log_along() -> None:
+    other = AWAY._replace(wishes={"a0": "eu"})
+    assert not any(play(Balancer(), [AWAY, other, AWAY, AWAY, other, AWAY]))
+
+
+def test_loads_move_a_log_only_among_the_sequencers_of_its_writers() -> None:
+    costs = {"a": [], "b": [300.0] * 4, "c": []}
+    wishes = {f"b{index}": "us" for index in range(4)}
+    moves = play(Balancer(), [wishing(costs, wishes)] * SAMPLE_COUNT)[-1]
+    assert moves and {(move.source, move.target) for move in moves} == {("b", "c")}
+    alone = wishing(costs, wishes, regions={"a": "eu", "b": "us", "c": "eu"})
+    assert not any(play(Balancer(), [alone] * 5)), "its region has no other sequencer"
+    # Where nobody takes logs in that region, a wish holds nothing.
+    nowhere = wishing(costs, dict.fromkeys(wishes, "asia"))
+    assert play(Balancer(), [nowhere] * SAMPLE_COUNT)[-1]
 
 
 def test_moves_of_a_minute_are_bounded() -> None:

@@ -224,6 +224,10 @@ _AckMode = Annotated[
 ]
 
 
+_LATER_FIELDS: Final = ("compression", "owner_region")
+"""Of `LogConfig`: those that the version before does not know, all `none` by default."""
+
+
 class LogConfig(_Part):
     """The configuration of one log, defaults filled in."""
 
@@ -232,6 +236,7 @@ class LogConfig(_Part):
     copysets: Literal["striped"] = "striped"
     early_append: Annotated[bool, Field(strict=True)] = False
     compression: Literal["none", "zstd"] = "none"
+    owner_region: Literal["none", "writers"] = "none"
     commit: Literal["lac", "control"] = "lac"
     commit_delay: Duration = parse_duration_us("5ms")
     owed_bytes_max: Size = parse_size_bytes("64MiB")
@@ -250,8 +255,9 @@ class LogConfig(_Part):
         """As `to_json`, for other processes: without what older ones do not know, where it has its
         default. They read such logs as ever, and refuse the others."""
         fields = self.to_json()
-        if self.compression == "none":
-            del fields["compression"]
+        for name in _LATER_FIELDS:
+            if fields[name] == "none":
+                del fields[name]
         return fields
 
 

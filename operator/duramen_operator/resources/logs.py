@@ -56,6 +56,7 @@ class LogFields(Part):
     copysets: Literal["striped"] | None = None
     early_append: Annotated[bool | None, Field(strict=True)] = None
     compression: Literal["none", "zstd"] | None = None
+    owner_region: Literal["none", "writers"] | None = None
     commit: Literal["lac", "control"] | None = None
     commit_delay: Duration | None = None
     owed_bytes_max: Size | None = None

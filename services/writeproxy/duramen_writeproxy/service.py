@@ -63,7 +63,8 @@ class WriteProxy:
         self._peers = PeerClient()
         self._roster = Roster(store, self._paths.sequencers, self._on_roster)
         self._router = Router(lambda: self._roster.nodes)
-        self._lanes = Lanes(self._peers)
+        self._region: str | None = None
+        self._lanes = Lanes(self._peers, lambda: self._region)
         self._names = NameCache(store, self._paths)
         self._appender = Appender(self._router, self._lanes)
         self._budget = Budget()
@@ -165,4 +166,7 @@ class WriteProxy:
     def _on_roster(self) -> None:
         self._router.on_roster()
         nodes = self._roster.nodes.values()
+        # Where all sequencers are in one region, nobody asks where an append comes from.
+        is_asked = len({node.get("region") for node in nodes}) > 1
+        self._region = self._options.region if is_asked else None
         self._lanes.keep_only({node["data_url"] for node in nodes if "data_url" in node})

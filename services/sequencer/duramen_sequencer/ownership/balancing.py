@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from prometheus_client import Counter, Gauge
@@ -21,6 +21,7 @@ from prometheus_client import Counter, Gauge
 from duramen.core.hashing import weights_of
 from duramen.core.ownership.balance import LogMove
 from duramen.core.ownership.balancer import (
+    REGION_HOLD_OFF_US,
     SAMPLE_INTERVAL_US,
     Balancer,
     Sample,
@@ -131,20 +132,23 @@ class Balancing:
         """None: a sequencer did not answer, or takes leave: loads are not known, or change."""
         weights = weights_of(self._roster.nodes)
         try:
-            answers, silent = await self._calls.ask_all({"op": "owned"})
+            answers, _ = await self._calls.ask_all({"op": "owned"})
         except DuramenError:
             return None
         is_leaving = any(answer.get("stopping") is True for _, answer in answers)
-        if silent or is_leaving or {name for name, _ in answers} != weights.keys():
+        if is_leaving or {name for name, _ in answers} != weights.keys():
             return None
-        return read_sample(answers, weights)
+        regions = {name: str(node.get("region")) for name, node in self._roster.nodes.items()}
+        return read_sample(answers, weights, regions)
 
     async def _move(self, move: LogMove) -> None:
         ratio = min(self.balancer.ratios[move.source], _RATIO_SHOWN_MAX)
         reason = f"{move.source} carried {ratio:.1f} times its share"
+        if move.is_for_region:
+            reason = "its writers are in that region"
         message = {
             "op": "hand_over", "log_id": move.log_id, "to": move.target, "balancing": True,
-            "reason": reason,
+            "reason": reason, **({"for_region": True} if move.is_for_region else {}),
         }  # fmt: skip
         try:
             await self._calls.ask(move.source, message, HAND_OVER_TIMEOUT_US)
@@ -159,13 +163,27 @@ class Balancing:
         MOVES.labels(outcome).inc()
 
 
-def read_sample(answers: Answers, weights: dict[str, float]) -> Sample:
+def read_sample(
+    answers: Answers, weights: Mapping[str, float], regions: Mapping[str, str]
+) -> Sample:
     """What the answers to `owned` say; an owner that does not tell since when has just got it."""
     logs = list(movable_logs(answers))
+    by_id = {str(log["log_id"]): log for _, log in logs}
     return Sample(
         tuple(read_load(sequencer_id, log) for sequencer_id, log in logs),
         weights,
-        frozenset(str(log["log_id"]) for _, log in logs if is_held_off(_held_us(log))),
+        fresh=frozenset(n for n, log in by_id.items() if is_held_off(_held_us(log))),
+        wishes={
+            log_id: region
+            for log_id, log in by_id.items()
+            if isinstance(region := log.get("writers_region"), str)
+        },
+        followed=frozenset(
+            log_id
+            for log_id, log in by_id.items()
+            if log.get("came_for_region") is True and _held_us(log) < REGION_HOLD_OFF_US
+        ),
+        regions=regions,
     )
 
 

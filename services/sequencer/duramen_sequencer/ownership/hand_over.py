@@ -17,10 +17,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from duramen.core.ownership.balancer import is_held_off
+from duramen.core.ownership.writers_region import find_writers_region
 from duramen.core.sequencer.log_state import LogState
 from duramen.errors import DuramenError
 from duramen.ids import LAST_LOG_ID, LogId
 from duramen.runtime.http_client import PeerClient, PeerError
+from duramen.runtime.sequencer.log_driver import LogDriver, now_us
 from duramen.units import SECOND
 from duramen_sequencer.log_host import LogHost
 from duramen_sequencer.ownership.claims import pick_target
@@ -54,7 +56,13 @@ class HandOver:
         }
 
     async def hand_over(
-        self, log_id: LogId, to: str | None, *, reason: str = "", is_balancing: bool = False
+        self,
+        log_id: LogId,
+        to: str | None,
+        *,
+        reason: str = "",
+        is_balancing: bool = False,
+        is_for_region: bool = False,
     ) -> dict[str, Any]:
         """Close a log in peace and let another sequencer have it.
 
@@ -62,6 +70,7 @@ class HandOver:
             to: a live sequencer; None: the next one by hash.
             reason: for its story; empty: somebody asked for it.
             is_balancing: nobody asked for it, so a log that has just come stays.
+            is_for_region: so that it is where its writers are.
 
         Returns:
             `from`, `to`, the `epoch` that was closed, and whether it `closed` in peace.
@@ -88,15 +97,16 @@ class HandOver:
         try:
             is_closed = await host.leave(log_id, _explain(f"handed over to {target}", reason))
             host.claims.note_pending_owner(log_id, target)
-            await self._notify(log_id, target, url, reason)
+            message: dict[str, Any] = {"op": "take", "log_id": str(log_id)}
+            message |= {"from": host.sequencer_id}
+            message |= {"reason": reason} if reason else {}
+            message |= {"for_region": True} if is_for_region else {}
+            await self._notify(log_id, target, url, message)
         finally:
             host.release_held(log_id)
         return {"from": host.sequencer_id, "to": target, "epoch": epoch, "closed": is_closed}
 
-    async def _notify(self, log_id: LogId, target: str, url: str, reason: str) -> None:
-        message = {"op": "take", "log_id": str(log_id), "from": self._host.sequencer_id}
-        if reason:
-            message["reason"] = reason
+    async def _notify(self, log_id: LogId, target: str, url: str, message: dict[str, Any]) -> None:
         try:
             status, _ = await self._client.request_json(
                 "POST", f"{url}/s/control", json.dumps(message).encode(), _TAKE_TIMEOUT_US
@@ -117,6 +127,7 @@ class HandOver:
             to,
             reason=_take_reason(request),
             is_balancing=request.get("balancing") is True,
+            is_for_region=request.get("for_region") is True,
         )
 
     async def _on_take(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -127,12 +138,20 @@ class HandOver:
         how = _explain(f"handed over by {request.get('from')}", _take_reason(request))
         self._host.stories.note(log_id, "taken", reason=how)
         self._host.take_over(log_id, demand=1)
+        driver = self._host.drivers.get(log_id)
+        if driver is not None and request.get("for_region") is True:
+            driver.came_for_region = True
         return {"sequencer": self._host.sequencer_id}
 
     async def _on_owned(self, _request: dict[str, Any]) -> dict[str, Any]:
         """Logs with an open segment here, and their loads."""
         logs = [
-            {"log_id": str(log_id), **driver.statistics(), "hot": self._host.hot.get(log_id)}
+            {
+                "log_id": str(log_id),
+                **driver.statistics(),
+                "hot": self._host.hot.get(log_id),
+                **_encode_wish(driver),
+            }
             for log_id, driver in sorted(self._host.drivers.items())
             if driver.core.state is not LogState.IDLE
         ]
@@ -142,6 +161,19 @@ class HandOver:
     async def _on_story(self, request: dict[str, Any]) -> dict[str, Any]:
         events = self._host.stories.report(_log_id(request))
         return {"sequencer": self._host.sequencer_id, "events": events}
+
+
+def _encode_wish(driver: LogDriver) -> dict[str, Any]:
+    """Of a log that is to be where its writers are: where that is, and whether it came for that."""
+    view = driver.core.view
+    if view is None or view.log.config.owner_region == "none":
+        return {}
+    at_us = now_us()
+    appends_per_s, _ = driver.load.rates(at_us)
+    return {
+        "writers_region": find_writers_region(driver.load.regions_per_s(at_us), appends_per_s),
+        "came_for_region": driver.came_for_region,
+    }
 
 
 def _take_reason(request: dict[str, Any]) -> str:

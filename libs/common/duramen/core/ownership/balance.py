@@ -47,6 +47,8 @@ class LogMove(NamedTuple):
     source: str
     target: str
     cost: float
+    is_for_region: bool = False
+    """So that the log is where its writers are, whatever the loads."""
 
 
 def plan_moves(

@@ -139,6 +139,8 @@ class LogDriver:
         self._timer_at_us = 0
         self._state = LogState.IDLE
         self._held_since_us: int | None = None
+        self.came_for_region = False
+        """The log was handed over to be in the region of its writers."""
         self._epoch: Epoch | None = None
         self._change_count = 0
         self._losses_taken = 0
@@ -163,7 +165,7 @@ class LogDriver:
     @stops_at_faults
     def _give(self, append: QueuedAppend) -> None:
         at_us = now_us()
-        self.load.note(len(append.batch), at_us)
+        self.load.note(len(append.batch), at_us, append.region)
         self.core.append(append, at_us)
 
     @stops_at_faults
@@ -492,6 +494,7 @@ class LogDriver:
             self._home.on_fenced(self)
         if self._state is LogState.IDLE:
             self._held_since_us = None
+            self.came_for_region = False
             self.idle.set()
             self._home.on_idle(self)
         else:
