@@ -15,15 +15,23 @@ from typing import Any, cast
 import pytest
 
 from duramen.core.ownership.balancer import HOLD_OFF_US, SAMPLE_COUNT, SAMPLE_INTERVAL_US
+from duramen.core.sequencer.log_state import LogState
 from duramen.errors import DuramenError
+from duramen.ids import LogId
 from duramen.runtime.http_client import NoAnswerError
 from duramen.runtime.roster_calls import RosterCalls
-from duramen.units import SECOND
+from duramen.runtime.sequencer.loads import LoadMeter
+from duramen.runtime.sequencer.log_driver import LogDriver
+from duramen.units import SECOND as SECOND_US
+from duramen.wire.sequencer_calls import AppendedBatch
 from duramen_sequencer.ownership import balancing
 from duramen_sequencer.ownership.balancing import Balancing
+from tests.component.host_world import HostWorld
+from tests.component.ownership_world import FIRST, SECOND, two_hosts
+from tests.component.ownership_world import play as play_hosts
 from tests.waiting import wait_for
 
-HELD_S = HOLD_OFF_US // SECOND
+HELD_S = HOLD_OFF_US // SECOND_US
 
 
 class Peers:
@@ -195,3 +203,36 @@ def test_only_the_auditor_balances_and_only_if_it_is_to(monkeypatch: pytest.Monk
         assert not world.balancing.statistics()["is_balancer"]
 
     play(unwanted, is_wanted=False)
+
+
+# --- With owners that are real -------------------------------------------------------------------
+
+
+def test_logs_move_to_the_other_host_and_stay_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(world: HostWorld) -> None:
+        wire, first, second, _ = await two_hosts(world)
+        log_ids = [LogId(100 + number) for number in range(4)]
+        for log_id in log_ids:
+            await world.add_log(log_id, f"log-{log_id}")
+            assert isinstance(await world.append(first, log_id, tried=(SECOND,)), AppendedBatch)
+        monkeypatch.setattr(LoadMeter, "rates", lambda _meter, _now_us: (300.0, 0.0))
+        monkeypatch.setattr(LogDriver, "held_us", HOLD_OFF_US)
+        roster = cast(Any, SimpleNamespace(nodes={FIRST: {}, SECOND: {}}))
+        for name, url in ((FIRST, "http://127.0.0.1:1"), (SECOND, "http://127.0.0.1:2")):
+            roster.nodes[name]["data_url"] = url
+        balancers = [
+            Balancing(roster, RosterCalls(roster, cast(Any, wire)), lambda: True) for _ in range(2)
+        ]
+        for step in range(3 * SAMPLE_COUNT):
+            for each in balancers:
+                await each.balance(lambda: step * SAMPLE_INTERVAL_US)  # noqa: B023 - called at once
+            await wait_for(
+                lambda: all(d.core.state is LogState.ACTIVE for d in second.drivers.values())
+            )
+        assert sorted(first.drivers) == log_ids[2:] and sorted(second.drivers) == log_ids[:2]
+        assert second.statistics()["recoveries"] == 0
+        assert sum(each.statistics()["moved"] for each in balancers) == 2
+        told = second.stories.report(log_ids[0])[0]["reason"]
+        assert told == f"handed over by {FIRST}, because {FIRST} carried 2.0 times its share"
+
+    play_hosts(scenario)

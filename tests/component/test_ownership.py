@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import tracemalloc
 import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, cast
 
 import pytest
 
@@ -29,11 +27,18 @@ from duramen.runtime.stores.metadata_store import Stored, Watch
 from duramen.wire.metadata_json import read_log
 from duramen.wire.sequencer_calls import AppendedBatch, Redirect
 from duramen_sequencer import log_host
-from duramen_sequencer.log_host import LogHost
 from duramen_sequencer.ownership import claims
-from duramen_sequencer.ownership.hand_over import HandOver
 from tests.component.host_world import CONFIG, PATHS, HostWorld
-from tests.component.ownership_world import FIRST, GONE, LOG, SECOND, THIRD, code_of, play
+from tests.component.ownership_world import (
+    FIRST,
+    GONE,
+    LOG,
+    SECOND,
+    THIRD,
+    code_of,
+    play,
+    two_hosts,
+)  # fmt: skip
 from tests.unit.nodes import make_log
 from tests.waiting import wait_for
 
@@ -266,36 +271,6 @@ def test_a_stop_that_takes_too_long_answers_what_waits_and_leaves_the_rest_to_re
         assert isinstance(result, AppendedBatch) and second.statistics()["recoveries"] == 1
 
     play(scenario)
-
-
-class Wire:
-    """Control calls between hosts, without sockets."""
-
-    def __init__(self) -> None:
-        self.by_url: dict[str, HandOver] = {}
-        self.is_cut = False
-
-    def join(self, host: LogHost, url: str) -> HandOver:
-        hand_over = self.by_url[url] = HandOver(host, cast(Any, self))
-        return hand_over
-
-    async def request_json(
-        self, _method: str, url: str, body: bytes, _timeout_us: int
-    ) -> tuple[int, bytes]:
-        if self.is_cut:
-            return 503, b"{}"
-        request = json.loads(body)
-        operations = self.by_url[url.removesuffix("/s/control")].operations
-        return 200, json.dumps(await operations[request["op"]](request)).encode()
-
-
-async def two_hosts(world: HostWorld) -> tuple[Wire, LogHost, LogHost, HandOver]:
-    wire = Wire()
-    first = await world.add_host(FIRST, {"data_url": "http://127.0.0.1:1"})
-    second = await world.add_host(SECOND, {"data_url": "http://127.0.0.1:2"})
-    wire.join(second, "http://127.0.0.1:2")
-    await wait_for(lambda: len(first.claims.rank(make_log())) == 2)
-    return wire, first, second, wire.join(first, "http://127.0.0.1:1")
 
 
 def test_a_log_is_handed_over_while_appends_go_on() -> None:
