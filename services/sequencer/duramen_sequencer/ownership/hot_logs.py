@@ -51,7 +51,8 @@ class HotLogs:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        self.look(0.0)
+        self._host.hot = {}
+        HOT_LOG.clear()
 
     async def _look_for_ever(self) -> None:
         while True:
