@@ -11,14 +11,15 @@ import heapq
 import itertools
 import random
 from collections.abc import Callable
+from functools import partial
 
 from duramen.core.members.gossip import Gossip
 from duramen.core.members.messages import (
     LATE_US,
     RELAY_TIMEOUT_US,
-    Finding,
-    Question,
-    Reply,
+    MemberQuestion,
+    MemberReply,
+    RelayFinding,
     Send,
 )
 from duramen.core.members.observer import Observer
@@ -51,11 +52,11 @@ class World:
             str(i): Gossip(str(i), random.Random(seed * 1_000 + i)) for i in range(count)
         }
         self.registrations = dict.fromkeys(self.members, 1)
-        self.tell_roster()
+        self.notify_roster()
         for name in self.members:
-            self.at(self.rng.randrange(LOOK_US), lambda name=name: self._look(name))  # type: ignore[misc]
+            self.at(self.rng.randrange(LOOK_US), partial(self._look, name))
 
-    def tell_roster(self) -> None:
+    def notify_roster(self) -> None:
         for member in self.members.values():
             member.learn(self.registrations)
 
@@ -138,48 +139,52 @@ class World:
         question = self.members[name].ask(send.receiver, send.target)
         self.message_words.append(len(question.words))
 
-        def on_reply(reply: Reply) -> None:
+        def on_reply(reply: MemberReply) -> None:
             self.members[name].on_reply(send, reply, self.clock(name))
             self._flush(name)
 
         self.send_question(name, send.receiver, question, on_reply)
 
     def send_question(
-        self, source: str, target: str, question: Question, on_reply: Callable[[Reply], None]
+        self,
+        source: str,
+        target: str,
+        question: MemberQuestion,
+        on_reply: Callable[[MemberReply], None],
     ) -> None:
         def arrive() -> None:
             member = self.members[target]
             member.on_question(question, self.clock(target))
             if question.target is None:
-                answer(Finding.NONE)
+                answer(RelayFinding.NONE)
             else:
                 self._relay(target, question.target, answer)
             self._flush(target)
 
-        def answer(finding: Finding) -> None:
+        def answer(finding: RelayFinding) -> None:
             reply = self.members[target].answer(question, self.clock(target), finding)
             self.message_words.append(len(reply.words))
             self._deliver(target, source, lambda: on_reply(reply))
 
         self._deliver(source, target, arrive)
 
-    def _relay(self, relay: str, target: str, tell: Callable[[Finding], None]) -> None:
+    def _relay(self, relay: str, target: str, tell: Callable[[RelayFinding], None]) -> None:
         is_told = False
         begun_us = self.clock(relay)
 
-        def settle(finding: Finding) -> None:
+        def settle(finding: RelayFinding) -> None:
             nonlocal is_told
             if not is_told:
                 is_told = True
                 tell(finding)
 
-        def on_reply(reply: Reply) -> None:
+        def on_reply(reply: MemberReply) -> None:
             self.members[relay].on_reply(Send(target), reply, self.clock(relay))
-            settle(Finding.ANSWERED)
+            settle(RelayFinding.ANSWERED)
 
         def expire() -> None:
             is_late = self.clock(relay) - begun_us > RELAY_TIMEOUT_US + LATE_US
-            settle(Finding.UNSURE if is_late else Finding.SILENT)
+            settle(RelayFinding.UNSURE if is_late else RelayFinding.SILENT)
 
         self.send_question(relay, target, self.members[relay].ask(target), on_reply)
         self.at(RELAY_TIMEOUT_US, lambda: self._run_at(relay, expire))
@@ -200,7 +205,7 @@ class Watching:
         receiver = observer.next_receiver(world.now_us)
         world.at(250 * MS, self._ask)
         if receiver is not None:
-            question = Question(self.name, 0, is_observer=True)
+            question = MemberQuestion(self.name, 0, is_observer=True)
             world.send_question(
                 self.name,
                 receiver,

@@ -1,4 +1,7 @@
-"""Frames of `/s/members`: what is packed is read, and nothing else is."""
+"""Frames of `/s/members`: what is packed is read, and nothing else is.
+
+Source: docs/protocol/members.md "The call".
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,10 @@ from hypothesis import strategies as st
 
 from duramen.core.members.messages import (
     AWAY_COUNT_MAX,
-    Finding,
+    MemberQuestion,
+    MemberReply,
     MemberState,
-    Question,
-    Reply,
+    RelayFinding,
     Word,
 )
 from duramen.wire.frame import FrameError, pack_frame
@@ -33,20 +36,20 @@ word_lists = st.lists(words, max_size=18).map(tuple)
 def test_questions_are_read_as_they_were_packed(
     sender: str, incarnation: int, told: tuple[Word, ...], target: str | None
 ) -> None:
-    question = Question(sender, incarnation, told, target)
+    question = MemberQuestion(sender, incarnation, told, target)
     assert parse_question(pack_question(question)) == question
 
 
 def test_an_observers_question() -> None:
-    question = Question("proxy", 0, is_observer=True)
+    question = MemberQuestion("proxy", 0, is_observer=True)
     assert parse_question(pack_question(question)) == question
 
 
-@given(printable, st.integers(0, 2**32 - 1), word_lists, st.sampled_from(Finding))
+@given(printable, st.integers(0, 2**32 - 1), word_lists, st.sampled_from(RelayFinding))
 def test_answers_are_read_as_they_were_packed(
-    sender: str, incarnation: int, told: tuple[Word, ...], finding: Finding
+    sender: str, incarnation: int, told: tuple[Word, ...], finding: RelayFinding
 ) -> None:
-    reply = Reply(sender, incarnation, told, finding)
+    reply = MemberReply(sender, incarnation, told, finding)
     assert parse_reply(pack_reply(reply)) == reply
 
 
@@ -54,7 +57,7 @@ def test_the_longest_frame_is_read() -> None:
     told = tuple(
         Word("x" * 252 + f"{i:03}", 1, MemberState.CONFIRMED) for i in range(AWAY_COUNT_MAX)
     )
-    data = pack_reply(Reply("y" * 255, 1, told))
+    data = pack_reply(MemberReply("y" * 255, 1, told))
     assert len(data) <= FRAME_BYTES_MOST
     assert parse_reply(data).words == told
 

@@ -17,14 +17,14 @@ from duramen.core.members.messages import (
     INCARNATION_MAX,
     PERIOD_US,
     RUMOUR_COUNT_MAX,
+    MemberQuestion,
+    MemberReply,
     MemberState,
-    Question,
-    Reply,
     Send,
     Word,
 )
 from duramen.core.members.observer import Observer
-from duramen.core.members.rumours import Rumours, tell_count
+from duramen.core.members.rumours import Rumours, report_count
 from duramen.units import MINUTE, SECOND
 from tests.unit.member_world import LOOK_US, Watching, World
 
@@ -232,7 +232,7 @@ def test_a_rumour_is_told_a_bounded_number_of_times() -> None:
     rumours = Rumours()
     rumours.put(Word("a", 0, MemberState.CONFIRMED))
     told = sum(bool(rumours.take(100)) for _ in range(1_000))
-    assert told == tell_count(100) == 32
+    assert told == report_count(100) == 32
     assert len(rumours) == 0
 
 
@@ -244,7 +244,7 @@ def test_strangers_and_impossible_incarnations_are_not_believed() -> None:
         Word("b", INCARNATION_MAX, MemberState.CONFIRMED),
         Word("a", INCARNATION_MAX, MemberState.CONFIRMED),
     )
-    gossip.on_question(Question("b", 0, words), 0)
+    gossip.on_question(MemberQuestion("b", 0, words), 0)
     assert gossip.table.word_of("nobody") is None
     assert gossip.table.word_of("b") == Word("b", 0, MemberState.ALIVE)
     assert gossip.table.incarnation == 0
@@ -253,7 +253,7 @@ def test_strangers_and_impossible_incarnations_are_not_believed() -> None:
 def test_whoever_is_accused_contradicts_in_the_very_answer() -> None:
     gossip = Gossip("a", random.Random(1))
     gossip.learn({"a": 1, "b": 1})
-    question = Question("b", 0, (Word("a", 4, MemberState.CONFIRMED),))
+    question = MemberQuestion("b", 0, (Word("a", 4, MemberState.CONFIRMED),))
     gossip.on_question(question, 0)
     assert gossip.answer(question, 0).incarnation == 5
 
@@ -261,7 +261,7 @@ def test_whoever_is_accused_contradicts_in_the_very_answer() -> None:
 def test_a_new_registration_begins_anew() -> None:
     gossip = Gossip("a", random.Random(1))
     gossip.learn({"a": 1, "b": 1})
-    gossip.on_question(Question("c", 0, (Word("b", 3, MemberState.CONFIRMED),)), 0)
+    gossip.on_question(MemberQuestion("c", 0, (Word("b", 3, MemberState.CONFIRMED),)), 0)
     assert gossip.table.word_of("b") == Word("b", 3, MemberState.CONFIRMED)
     gossip.learn({"a": 1, "b": 2})
     assert gossip.table.word_of("b") == Word("b", 0, MemberState.ALIVE)
@@ -301,9 +301,9 @@ def test_an_observer_that_is_told_of_all_believes_nothing() -> None:
     observer = Observer(random.Random(1))
     observer.learn(["a", "b"])
     words = tuple(Word(name, 0, MemberState.CONFIRMED) for name in "ab")
-    assert not observer.on_reply(Reply("c", 0, words), 0)
+    assert not observer.on_reply(MemberReply("c", 0, words), 0)
     assert not observer.list_away(0)
-    assert observer.on_reply(Reply("a", 0, words[1:]), 0)
+    assert observer.on_reply(MemberReply("a", 0, words[1:]), 0)
     assert observer.list_away(0) == {"b"}
 
 
@@ -314,8 +314,10 @@ def test_an_observer_is_told_of_63_at_most() -> None:
         gossip.look(now_us)
         gossip.take_sends()
     for i in range(200):
-        gossip.on_question(Question("x", 0, (Word(f"n{i:03}", 0, MemberState.CONFIRMED),)), now_us)
-    question = Question("proxy", 0, is_observer=True)
+        gossip.on_question(
+            MemberQuestion("x", 0, (Word(f"n{i:03}", 0, MemberState.CONFIRMED),)), now_us
+        )
+    question = MemberQuestion("proxy", 0, is_observer=True)
     assert len(gossip.answer(question, now_us).words) == AWAY_COUNT_MAX
 
 
@@ -325,8 +327,8 @@ def test_a_rumour_does_not_count_against_what_one_heard() -> None:
     for now_us in range(0, 2 * SECOND, LOOK_US):
         gossip.look(now_us)
         gossip.take_sends()
-    gossip.on_reply(Send("b"), Reply("b", 0), now_us)
-    gossip.on_question(Question("c", 0, (Word("b", 0, MemberState.CONFIRMED),)), now_us)
+    gossip.on_reply(Send("b"), MemberReply("b", 0), now_us)
+    gossip.on_question(MemberQuestion("c", 0, (Word("b", 0, MemberState.CONFIRMED),)), now_us)
     assert not gossip.is_away("b", now_us)
     for now_us in range(2 * SECOND, 3 * SECOND, LOOK_US):
         gossip.look(now_us)

@@ -148,3 +148,11 @@ def test_a_journal_is_told_how_its_files_begin(capsys: pytest.CaptureFixture[str
     with pytest.raises(SystemExit):
         parse_options("bookie", [*first, "1025KiB"])
     assert "must be a multiple of 4KiB from 1MiB to" in capsys.readouterr().err
+
+
+def test_gossip_can_be_switched_off_where_there_is_any() -> None:
+    for role in ("sequencer", "writeproxy"):
+        assert parse_options(role, ARGUMENTS).is_gossiping
+        assert not parse_options(role, [*ARGUMENTS, "--no-gossip"]).is_gossiping
+    with pytest.raises(SystemExit):
+        parse_options("readproxy", [*ARGUMENTS, "--no-gossip"])

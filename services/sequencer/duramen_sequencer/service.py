@@ -22,6 +22,7 @@ from duramen.ids import LogId
 from duramen.runtime.cluster_node import wait_cluster
 from duramen.runtime.http_client import PeerClient
 from duramen.runtime.http_server import Answer, DataServer, ServerLimits
+from duramen.runtime.members.gossiping import Gossiping
 from duramen.runtime.reading.cold_reads import open_cold_reads
 from duramen.runtime.registry import Registration, Roster
 from duramen.runtime.role import ServiceOptions, StartRefusedError
@@ -35,6 +36,7 @@ from duramen.runtime.sequencer.surveyor import Surveyor
 from duramen.runtime.stores.metadata_store import MetadataStore, Rejected, SessionState
 from duramen.runtime.stores.zookeeper_store import ZooKeeperStore
 from duramen.units import MIB
+from duramen.wire.member_calls import PATH as MEMBERS_PATH
 from duramen.wire.metadata_json import MetadataJsonError, Paths
 from duramen_sequencer.append_frames import AppendFrames
 from duramen_sequencer.control import Control, Operation
@@ -82,6 +84,7 @@ class SequencerService:
         lanes = BookieLanes(self._client, self._surveyor.urls.get, NodeWatch(self._context.nodes))
         own_id = self._context.sequencer_id
         link = MetadataLink(store, self._paths, own_id, data_url)
+        self._gossiping = self._make_gossiping() if options.is_gossiping else None
         self.host = LogHost(own_id, self._context, lanes, link, self._sequencers)
         self._hand_over = HandOver(self.host, self._client)
         self._maintenance = Maintenance(
@@ -108,6 +111,7 @@ class SequencerService:
             **self._hand_over.operations,
             **self._placement.by_name,
             **self._repair.by_name,
+            "members": self._describe_members,
         }
         self._control = Control(store, self._paths, operations, check_config)
         self._frames = AppendFrames(self.host)
@@ -155,6 +159,8 @@ class SequencerService:
         await self._server.start()
         await self._registration.start()
         await self._sequencers.start()
+        if self._gossiping is not None:
+            self._gossiping.start()
         self.host.start()
         self._reaching.start()
         self._reliefs.start(lambda: self._reaching.reach.unreached)
@@ -173,6 +179,8 @@ class SequencerService:
         await self._hot_logs.stop()
         await self._reliefs.stop()
         await self._reaching.stop()
+        if self._gossiping is not None:
+            await self._gossiping.stop()
         await self.host.stop()
         await self._registration.stop()
         await self._maintenance.stop()
@@ -204,6 +212,7 @@ class SequencerService:
             **self._reliefs.statistics(),
             "balancer": self._balancing.statistics(),
             "repair": self._auditor.statistics(),
+            "members": None if self._gossiping is None else self._gossiping.statistics(),
             **self.host.statistics(),
         }
 
@@ -242,9 +251,21 @@ class SequencerService:
         election = Election(self._store, self._paths.auditor, fields, on_leadership)
         return auditor, election
 
+    def _make_gossiping(self) -> Gossiping:
+        sequencers = self._sequencers
+        own_id = self._options.node_id
+        return Gossiping(own_id, self._client, lambda: sequencers.nodes, lambda: sequencers.made)
+
     # --- calls -----------------------------------------------------------------------------------
 
+    async def _describe_members(self, _request: dict[str, Any]) -> dict[str, Any]:
+        """What this process makes of the others; None: it does not gossip."""
+        found = {"members": None} if self._gossiping is None else self._gossiping.describe()
+        return {"sequencer": self._options.node_id, **found}
+
     async def _on_call(self, path: str, body: bytes) -> Answer:
+        if path == MEMBERS_PATH and self._gossiping is not None:
+            return await self._gossiping.on_call(body)
         if path != "/s/control":
             return 404, "text/plain", b"the sequencer serves /s/append and /s/control"
         try:
@@ -260,6 +281,8 @@ class SequencerService:
         self._auditor.want_round()
 
     def _on_sequencers_changed(self) -> None:
+        if self._gossiping is not None:
+            self._gossiping.on_roster()
         self.host.want_scan()
 
     def _on_maintenance(self, is_suspended: bool) -> None:

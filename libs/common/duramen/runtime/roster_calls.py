@@ -36,7 +36,9 @@ class RosterCalls:
         self._roster = roster
         self._peers = peers
 
-    async def ask_all(self, message: Mapping[str, Any]) -> tuple[Answers, list[str]]:
+    async def ask_all(
+        self, message: Mapping[str, Any], timeout_us: int = ASK_TIMEOUT_US
+    ) -> tuple[Answers, list[str]]:
         """Answers by sequencer, and those who gave none.
 
         Raises:
@@ -46,7 +48,7 @@ class RosterCalls:
         if not names:
             raise DuramenError("log_unavailable", "there is no sequencer")
         results = await asyncio.gather(
-            *(self.ask(name, message, ASK_TIMEOUT_US) for name in names), return_exceptions=True
+            *(self.ask(name, message, timeout_us) for name in names), return_exceptions=True
         )
         answers = []
         silent = []

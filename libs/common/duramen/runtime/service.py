@@ -120,6 +120,8 @@ def parse_options(
     if role == "sequencer":
         _add_sequencer_options(parser)
         _add_audit_options(parser)
+    if role in ("sequencer", "writeproxy"):
+        _add_gossip_option(parser)
     if role in ("writeproxy", "readproxy"):
         _add_proxy_options(parser)
     if role == "readproxy":
@@ -175,6 +177,16 @@ def _add_proxy_options(parser: argparse.ArgumentParser) -> None:
         dest="cors_origins",
         help="pages of this origin may read the answers, such as http://localhost:8000; may be "
         "repeated (default: none)",
+    )
+
+
+def _add_gossip_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--no-gossip",
+        dest="is_gossiping",
+        action="store_false",
+        help="do not find out with the other sequencers which of them answers nobody; a frozen "
+        "one then keeps its logs until its session with ZooKeeper ends",
     )
 
 

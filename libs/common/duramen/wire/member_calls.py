@@ -12,7 +12,13 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
-from duramen.core.members.messages import Finding, MemberState, Question, Reply, Word
+from duramen.core.members.messages import (
+    MemberQuestion,
+    MemberReply,
+    MemberState,
+    RelayFinding,
+    Word,
+)
 from duramen.wire.frame import Frame, FrameError, pack_frame, parse_frame, split_payload
 
 # row  incarnation u32, state u8, bytes of the name u8, 0 u16; payload: the names
@@ -30,7 +36,7 @@ _ANSWER: Final = b"DMBR"
 _PING, _INDIRECT, _OBSERVER = range(3)
 
 
-def pack_question(question: Question) -> bytes:
+def pack_question(question: MemberQuestion) -> bytes:
     """Encode a question."""
     words = [Word(question.sender, question.incarnation, MemberState.ALIVE)]
     flags = _OBSERVER if question.is_observer else _PING
@@ -40,7 +46,7 @@ def pack_question(question: Question) -> bytes:
     return _pack(_QUESTION, [*words, *question.words], flags)
 
 
-def parse_question(data: bytes) -> Question:
+def parse_question(data: bytes) -> MemberQuestion:
     """Read a question.
 
     Raises:
@@ -55,16 +61,16 @@ def parse_question(data: bytes) -> Question:
             raise FrameError("an indirect ping names nobody")
         target = words.pop(0).name
     is_observer = flags == _OBSERVER
-    return Question(sender.name, sender.incarnation, tuple(words), target, is_observer)
+    return MemberQuestion(sender.name, sender.incarnation, tuple(words), target, is_observer)
 
 
-def pack_reply(reply: Reply) -> bytes:
+def pack_reply(reply: MemberReply) -> bytes:
     """Encode an answer."""
     words = [Word(reply.sender, reply.incarnation, MemberState.ALIVE), *reply.words]
     return _pack(_ANSWER, words, int(reply.finding))
 
 
-def parse_reply(data: bytes) -> Reply:
+def parse_reply(data: bytes) -> MemberReply:
     """Read an answer.
 
     Raises:
@@ -72,10 +78,10 @@ def parse_reply(data: bytes) -> Reply:
     """
     flags, (sender, *words) = _parse(data, _ANSWER)
     try:
-        finding = Finding(flags)
+        finding = RelayFinding(flags)
     except ValueError:
         raise FrameError("an answer of members has a finding that is not known") from None
-    return Reply(sender.name, sender.incarnation, tuple(words), finding)
+    return MemberReply(sender.name, sender.incarnation, tuple(words), finding)
 
 
 def _pack(magic: bytes, words: Sequence[Word], flags: int) -> bytes:

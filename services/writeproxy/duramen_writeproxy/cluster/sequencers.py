@@ -20,6 +20,7 @@ from duramen.runtime.public.answers import read_answer
 from duramen.runtime.public.cluster_answers import (
     BalancedAnswer,
     HandedOverAnswer,
+    MembersAnswer,
     OwnersAnswer,
     StoryAnswer,
 )
@@ -31,6 +32,9 @@ from duramen.runtime.roster_calls import (
     read_load,
 )
 from duramen_writeproxy.logs.names import NameCache
+
+_MEMBERS_TIMEOUT_US: Final = 1 * SECOND
+"""Who is asked about is, as a rule, whoever does not answer."""
 
 
 class Cluster:
@@ -55,6 +59,16 @@ class Cluster:
         return read_answer(
             OwnersAnswer, {"logs": logs, "sequencers": self._describe(), "silent": silent}
         )
+
+    async def members(self) -> MembersAnswer:
+        """What every sequencer makes of the others.
+
+        Raises:
+            DuramenError: `log_unavailable`: no sequencer is there.
+        """
+        answers, silent = await self.calls.ask_all({"op": "members"}, _MEMBERS_TIMEOUT_US)
+        told = [{"sequencer": name, "members": answer.get("members")} for name, answer in answers]
+        return read_answer(MembersAnswer, {"views": told, "silent": silent})
 
     async def story(self, namespace: str, log: str) -> StoryAnswer:
         """What happened to a log, as far as the processes that live remember, oldest first.

@@ -15,13 +15,13 @@ from typing import Any, Final
 
 from duramen.core.members.messages import (
     AWAY_COUNT_MAX,
-    Finding,
-    Question,
-    Reply,
+    MemberQuestion,
+    MemberReply,
+    RelayFinding,
     Send,
     Word,
 )
-from duramen.core.members.probes import Probes
+from duramen.core.members.probes import MemberProbes
 from duramen.core.members.rumours import Rumours
 from duramen.core.members.table import MemberTable
 
@@ -35,7 +35,7 @@ class Gossip:
         self.table = MemberTable(self_id)
         self._rng = rng
         self._rumours = Rumours()
-        self._probes = Probes(self.table, rng, self._tell)
+        self._probes = MemberProbes(self.table, rng, self._tell)
         self._sends: list[Send] = []
         self._is_news = False
 
@@ -58,27 +58,29 @@ class Gossip:
         sends, self._sends = self._sends, []
         return sends
 
-    def ask(self, receiver: str, target: str | None = None) -> Question:
+    def ask(self, receiver: str, target: str | None = None) -> MemberQuestion:
         """The question for one receiver, as it is to be sent now."""
         words = self._words_for(receiver, about=target)
-        return Question(self.table.self_id, self.table.incarnation, words, target)
+        return MemberQuestion(self.table.self_id, self.table.incarnation, words, target)
 
-    def on_question(self, question: Question, now_us: int) -> None:
+    def on_question(self, question: MemberQuestion, now_us: int) -> None:
         """Somebody asks: take in what it says."""
         if not question.is_observer:
             self._note(question.sender, question.incarnation, now_us)
             self._learn_words(question.words)
 
-    def answer(self, question: Question, now_us: int, finding: Finding = Finding.NONE) -> Reply:
+    def answer(
+        self, question: MemberQuestion, now_us: int, finding: RelayFinding = RelayFinding.NONE
+    ) -> MemberReply:
         """The answer to a question that was taken in."""
         if question.is_observer:
             words = tuple(self._words_of_away(now_us))
         else:
             words = self._words_for(question.sender)
         # Last: what was taken in may have raised it.
-        return Reply(self.table.self_id, self.table.incarnation, words, finding)
+        return MemberReply(self.table.self_id, self.table.incarnation, words, finding)
 
-    def on_reply(self, send: Send, reply: Reply, now_us: int) -> None:
+    def on_reply(self, send: Send, reply: MemberReply, now_us: int) -> None:
         """What was sent is answered."""
         self._note(reply.sender, reply.incarnation, now_us)
         self._learn_words(reply.words)

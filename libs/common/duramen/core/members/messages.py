@@ -76,7 +76,7 @@ class Word(NamedTuple):
         return (self.incarnation, self.state) > (other.incarnation, other.state)
 
 
-class Finding(enum.IntEnum):
+class RelayFinding(enum.IntEnum):
     """What came of an indirect ping."""
 
     NONE = 0
@@ -87,7 +87,7 @@ class Finding(enum.IntEnum):
     """The relay has no such member, no room, or slept meanwhile: that proves nothing."""
 
 
-class Question(NamedTuple):
+class MemberQuestion(NamedTuple):
     """A ping; with a target an indirect one; from an observer only a question."""
 
     sender: str
@@ -97,13 +97,13 @@ class Question(NamedTuple):
     is_observer: bool = False
 
 
-class Reply(NamedTuple):
+class MemberReply(NamedTuple):
     """The answer to a question."""
 
     sender: str
     incarnation: int
     words: tuple[Word, ...] = ()
-    finding: Finding = Finding.NONE
+    finding: RelayFinding = RelayFinding.NONE
 
 
 class Send(NamedTuple):

@@ -15,8 +15,8 @@ from collections.abc import Collection
 from duramen.core.members.messages import (
     MEMBER_COUNT_MAX,
     OBSERVED_US,
+    MemberReply,
     MemberState,
-    Reply,
 )
 
 
@@ -48,7 +48,7 @@ class Observer:
                 return name
         return None
 
-    def on_reply(self, reply: Reply, now_us: int) -> bool:
+    def on_reply(self, reply: MemberReply, now_us: int) -> bool:
         """A member answered; True: somebody is away who was not."""
         before = self.list_away(now_us)
         for word in reply.words:

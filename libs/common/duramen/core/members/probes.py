@@ -24,8 +24,8 @@ from duramen.core.members.messages import (
     PING_TIMEOUT_US,
     RELAY_COUNT,
     SILENT_COUNT,
-    Finding,
     MemberState,
+    RelayFinding,
     Send,
     Word,
 )
@@ -42,13 +42,13 @@ class _Probe:
         self.number = number
         self.begun_us = now_us
         self.asked_us: int | None = None
-        self.findings: dict[str, Finding] = {}
+        self.findings: dict[str, RelayFinding] = {}
         """What each relay said."""
         self.suspicion: tuple[Word, int] | None = None
         """The word with which it was suspected here, and when."""
 
 
-class Probes:
+class MemberProbes:
     """The probes of one process.
 
     Args:
@@ -93,13 +93,13 @@ class Probes:
             sends += self._begin_period(now_us)
         return sends
 
-    def on_finding(self, relay: str, target: str, number: int, finding: Finding) -> None:
+    def on_finding(self, relay: str, target: str, number: int, finding: RelayFinding) -> None:
         """A relay said what came of its ping."""
         probe = self._open.get(target)
         if probe is None or probe.number != number or relay not in probe.findings:
             return
         probe.findings[relay] = finding
-        if finding is Finding.ANSWERED and probe.suspicion is None:
+        if finding is RelayFinding.ANSWERED and probe.suspicion is None:
             del self._open[target]
 
     def _begin_period(self, now_us: int) -> list[Send]:
@@ -150,12 +150,12 @@ class Probes:
             del self._open[probe.target]
             return []
         probe.asked_us = now_us
-        probe.findings = dict.fromkeys(relays, Finding.UNSURE)
+        probe.findings = dict.fromkeys(relays, RelayFinding.UNSURE)
         asks = [Send(relay, probe.target, probe.number) for relay in relays]
         return [self._ping(probe), *asks]
 
     def _judge(self, probe: _Probe, word: Word, now_us: int) -> None:
-        silent_count = sum(found is Finding.SILENT for found in probe.findings.values())
+        silent_count = sum(found is RelayFinding.SILENT for found in probe.findings.values())
         if silent_count < SILENT_COUNT or self.is_quiet(now_us):
             del self._open[probe.target]
             return

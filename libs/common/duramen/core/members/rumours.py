@@ -15,12 +15,12 @@ from typing import Final
 
 from duramen.core.members.messages import RUMOUR_COUNT_MAX, Word
 
-_TELL_FACTOR: Final = 4
+_REPORT_FACTOR: Final = 4
 
 
-def tell_count(member_count: int) -> int:
+def report_count(member_count: int) -> int:
     """In how many messages one process passes a word on."""
-    return _TELL_FACTOR * (1 + math.ceil(math.log2(max(member_count, 1))))
+    return _REPORT_FACTOR * (1 + math.ceil(math.log2(max(member_count, 1))))
 
 
 class Rumours:
@@ -46,7 +46,7 @@ class Rumours:
         """
         told = (entry for entry in self._told.values() if entry[1].name != without)
         taken = heapq.nsmallest(RUMOUR_COUNT_MAX, told, key=lambda entry: entry[0])
-        most = tell_count(member_count)
+        most = report_count(member_count)
         for count, word in taken:
             if count + 1 >= most:
                 del self._told[word.name]

@@ -21,8 +21,8 @@ from duramen.core.members.messages import (
     LATE_US,
     PING_TIMEOUT_US,
     RELAY_TIMEOUT_US,
-    Finding,
-    Question,
+    MemberQuestion,
+    RelayFinding,
     Send,
 )
 from duramen.runtime.http_client import PeerClient, PeerError
@@ -108,7 +108,7 @@ class Gossiping:
         except FrameError as error:
             return 400, "text/plain; charset=utf-8", str(error).encode()
         self._gossip.on_question(question, self._now_us())
-        finding = Finding.NONE
+        finding = RelayFinding.NONE
         if question.target is not None:
             finding = await self._relay(question.target)
         reply = self._gossip.answer(question, self._now_us(), finding)
@@ -147,7 +147,7 @@ class Gossiping:
         if await self._call(send, question, timeout_us):
             self._flush()
 
-    async def _call(self, send: Send, question: Question, timeout_us: int) -> bool:
+    async def _call(self, send: Send, question: MemberQuestion, timeout_us: int) -> bool:
         """Whether an answer came in time; it was taken in."""
         url = self._nodes().get(send.receiver, {}).get("data_url")
         try:
@@ -170,10 +170,10 @@ class Gossiping:
 
     # --- Relaying --------------------------------------------------------------------------------
 
-    async def _relay(self, target: str) -> Finding:
+    async def _relay(self, target: str) -> RelayFinding:
         """Ping a member for another one."""
         if target not in self._nodes() or self._relayed_count >= CALL_COUNT_MAX:
-            return Finding.UNSURE
+            return RelayFinding.UNSURE
         self._relayed_count += 1
         begun_us = self._now_us()
         try:
@@ -182,6 +182,6 @@ class Gossiping:
         finally:
             self._relayed_count -= 1
         if is_answered:
-            return Finding.ANSWERED
+            return RelayFinding.ANSWERED
         took_us = self._now_us() - begun_us
-        return Finding.UNSURE if took_us > RELAY_TIMEOUT_US + LATE_US else Finding.SILENT
+        return RelayFinding.UNSURE if took_us > RELAY_TIMEOUT_US + LATE_US else RelayFinding.SILENT

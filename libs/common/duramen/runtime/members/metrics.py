@@ -12,7 +12,9 @@ from prometheus_client import Counter, Gauge
 
 _COUNTERS: Final = {
     "pings": Counter("duramen_members_pings", "Pings of other sequencers"),
-    "unanswered": Counter("duramen_members_unanswered", "Probes whose first ping had no answer"),
+    "unanswered": Counter(
+        "duramen_members_unanswered", "MemberProbes whose first ping had no answer"
+    ),
     "suspected": Counter("duramen_members_suspected", "Members that this process suspected"),
     "confirmed": Counter("duramen_members_confirmed", "Members that this process confirmed"),
     "refuted": Counter("duramen_members_refuted", "Suspicions of itself that it contradicted"),

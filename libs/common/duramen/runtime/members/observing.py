@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from duramen.core.members.messages import PERIOD_US, PING_TIMEOUT_US, Question
+from duramen.core.members.messages import PERIOD_US, PING_TIMEOUT_US, MemberQuestion
 from duramen.core.members.observer import Observer
 from duramen.runtime.http_client import PeerClient, PeerError
 from duramen.runtime.sequencer.log_driver import now_us as read_clock_us
@@ -38,7 +38,7 @@ class Observing:
         now_us: Callable[[], int] = read_clock_us,
     ) -> None:
         self._observer = Observer(random.Random())
-        self._question = pack_question(Question(self_id, 0, is_observer=True))
+        self._question = pack_question(MemberQuestion(self_id, 0, is_observer=True))
         self._peers = peers
         self._nodes = nodes
         self._on_away = on_away
