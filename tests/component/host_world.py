@@ -108,6 +108,8 @@ class HostWorld:
         self.stores: dict[str, MemoryStore] = {}
         self.hosts: dict[str, LogHost] = {}
         self.lanes: dict[str, Lanes] = {}
+        self.away: list[str] = []
+        """Whom all sequencers take for away."""
         self._rosters: list[Roster] = []
         self._append_count = 0
 
@@ -139,7 +141,9 @@ class HostWorld:
         roster = Roster(store, PATHS.sequencers)
         self._rosters.append(roster)
         link = MetadataLink(store, PATHS, SequencerId(name), url)
-        host = LogHost(SequencerId(name), context, cast(Any, lanes), link, roster)
+        host = LogHost(
+            SequencerId(name), context, cast(Any, lanes), link, roster, away=lambda: self.away
+        )
         await roster.start()
         store.on_session(host.on_session)
         self.hosts[name] = host
@@ -173,10 +177,12 @@ class HostWorld:
         """Whether somebody is known to own the log."""
         return self.tree.get(PATHS.owner(log_id)) is not None
 
-    async def own_elsewhere(self, log_id: LogId, owner: str, url: str) -> None:
+    async def own_elsewhere(
+        self, log_id: LogId, owner: str, url: str, *, by_hint: bool = False
+    ) -> None:
         """An owner node of somebody else."""
         link = MetadataLink(self.setup, PATHS, SequencerId(owner), url)
-        await link.keep_owner(log_id, Epoch(1))
+        await link.keep_owner(log_id, Epoch(1), by_hint=by_hint)
 
     async def close(self) -> None:
         """End everything that runs."""

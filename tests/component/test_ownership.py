@@ -89,6 +89,92 @@ def test_an_owner_that_refuses_connections_loses_its_log_to_the_next_at_once() -
     play(scenario)
 
 
+async def read_owner_fields(world: HostWorld) -> dict[str, Any]:
+    stored = await world.setup.get(PATHS.owner(LOG))
+    assert stored is not None
+    fields: dict[str, Any] = json.loads(stored.data)
+    return fields
+
+
+def test_an_owner_that_is_away_loses_its_log_to_the_next_and_the_node_says_by_what() -> None:
+    async def scenario(world: HostWorld) -> None:
+        async with listening() as url:
+            host = await world.add_host(SECOND)
+            await world.add_host(FIRST, {"data_url": url})
+            await world.own_elsewhere(LOG, FIRST, url)
+            world.away = [FIRST]
+            assert isinstance(await world.append(host, LOG), AppendedBatch), "nobody tried it"
+            assert host.statistics()["away_takeovers"] == 1
+            assert (await read_owner_fields(world))["by_hint"] is True
+            (event, *_) = host.stories.report(LOG)
+            assert event["reason"] == "an append came, and its owner is away"
+
+    play(scenario)
+
+
+def test_no_hint_takes_a_log_from_whoever_has_it_by_a_hint() -> None:
+    async def scenario(world: HostWorld) -> None:
+        async with listening() as url:
+            host = await world.add_host(SECOND)
+            await world.add_host(FIRST, {"data_url": url})
+            await world.own_elsewhere(LOG, FIRST, url, by_hint=True)
+            world.away = [FIRST]
+            assert code_of(await world.append(host, LOG)) == "log_unavailable"
+            assert host.statistics()["away_takeovers"] == 0
+            stored = await world.setup.get(PATHS.owner(LOG))
+            assert stored is not None
+            await world.setup.delete(PATHS.owner(LOG), version=stored.version)
+            assert isinstance(await world.append(host, LOG), AppendedBatch), "its session ended"
+            assert "by_hint" not in await read_owner_fields(world)
+
+    play(scenario)
+
+
+def test_an_owner_that_is_away_and_refuses_connections_is_gone_which_is_no_hint() -> None:
+    async def scenario(world: HostWorld) -> None:
+        host = await world.add_host(SECOND)
+        await world.add_host(FIRST)
+        await world.own_elsewhere(LOG, FIRST, GONE, by_hint=True)
+        world.away = [FIRST]
+        assert isinstance(await world.append(host, LOG), AppendedBatch)
+        assert "by_hint" not in await read_owner_fields(world)
+        assert host.statistics()["hinted_takeovers"] == 1
+
+    play(scenario)
+
+
+def test_a_hint_that_another_followed_before_is_not_followed_again() -> None:
+    """Two heirs by one hint: who claims later finds the other's mark, and gives the log up."""
+
+    async def scenario(world: HostWorld) -> None:
+        async with listening() as url:
+            host = await world.add_host(SECOND)
+            await world.add_host(FIRST, {"data_url": url})
+            await world.add_host(THIRD, {"data_url": url})
+            await world.own_elsewhere(LOG, THIRD, url, by_hint=True)
+            # It was told to take over while the log was still the frozen one's.
+            host._context.hints.note(LOG, claims.now_us())
+            host.take_over(LOG, demand=1)
+            await wait_for(lambda: LOG not in host.drivers)
+            assert (await read_owner_fields(world))["sequencer"] == THIRD
+            result = await world.append(host, LOG)
+            assert isinstance(result, Redirect) and result.sequencer_id == THIRD
+
+    play(scenario)
+
+
+def test_a_log_without_an_owner_goes_to_nobody_who_is_away() -> None:
+    async def scenario(world: HostWorld) -> None:
+        host = await world.add_host(SECOND)
+        await world.add_host(FIRST)
+        assert isinstance(await world.append(host, LOG), Redirect), "the hash names the first"
+        world.away = [FIRST]
+        assert isinstance(await world.append(host, LOG), AppendedBatch)
+        assert "by_hint" not in await read_owner_fields(world)
+
+    play(scenario)
+
+
 def test_an_owner_that_takes_connections_is_waited_for_however_often_it_was_tried() -> None:
     async def scenario(world: HostWorld) -> None:
         async with listening() as url:

@@ -85,7 +85,9 @@ class SequencerService:
         own_id = self._context.sequencer_id
         link = MetadataLink(store, self._paths, own_id, data_url)
         self._gossiping = self._make_gossiping() if options.is_gossiping else None
-        self.host = LogHost(own_id, self._context, lanes, link, self._sequencers)
+        self.host = LogHost(
+            own_id, self._context, lanes, link, self._sequencers, away=self._list_away
+        )
         self._hand_over = HandOver(self.host, self._client)
         self._maintenance = Maintenance(
             store, self._paths, self._on_maintenance, self._count_changing
@@ -255,6 +257,9 @@ class SequencerService:
         sequencers = self._sequencers
         own_id = self._options.node_id
         return Gossiping(own_id, self._client, lambda: sequencers.nodes, lambda: sequencers.made)
+
+    def _list_away(self) -> list[str]:
+        return [] if self._gossiping is None else self._gossiping.list_away()
 
     # --- calls -----------------------------------------------------------------------------------
 

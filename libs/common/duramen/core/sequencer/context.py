@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from duramen.core.ownership.hints import HintedLogs
 from duramen.core.placement import Candidate
 from duramen.core.placement.node_states import NodeStates
 from duramen.core.segment import Totals
@@ -72,6 +73,8 @@ class SequencerContext:
     holds_logs: bool = False
     """An owned log is not given up while nobody appends: its segment stays open (an embedded writer
     is its log's one writer until it says otherwise)."""
+    hints: HintedLogs = field(default_factory=HintedLogs)
+    """Logs that were taken over by a hint alone."""
     rolls: RollQueue = field(default_factory=RollQueue)
     encode_control: Callable[[ControlRecord], bytes] = _refuse_control
 

@@ -193,7 +193,8 @@ class LogDriver:
         Args:
             epoch: that was open when there was a session again.
         """
-        is_kept = await self._link.keep_owner(self.log_id, epoch)
+        by_hint = self._context.hints.has(self.log_id, now_us())
+        is_kept = await self._link.keep_owner(self.log_id, epoch, by_hint=by_hint)
         writer = self.core.writer
         # A change that is under way finds out by itself; a later epoch is one of our own.
         is_same = writer is not None and writer.segment.epoch == epoch

@@ -208,7 +208,8 @@ class SegmentEnd:
         if choice is None:
             return None if may_stay else close
         following = new_segment(close.view.log, choice, nonce=nonce, created_unix_ms=unix_ms)
-        return propose_roll(view, close, following, context.sequencer_id)
+        by_hint = context.hints.has(view.log.log_id, now_us)
+        return propose_roll(view, close, following, context.sequencer_id, by_hint=by_hint)
 
     def is_wider(self, log: LogNode) -> bool:
         """Whether the next segment would have bookies that this one had to do without."""
