@@ -20,7 +20,7 @@ from duramen.core.ownership.balancer import HOLD_OFF_US
 from duramen.core.sequencer.log_state import LogState
 from duramen.errors import DuramenError
 from duramen.ids import Epoch, LogId, SequencerId
-from duramen.runtime.sequencer.log_driver import LogDriver
+from duramen.runtime.sequencer.log_driver import LogDriver, now_us
 from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.runtime.stores.memory_store import MemoryStore
 from duramen.runtime.stores.metadata_store import Stored, Watch
@@ -153,7 +153,7 @@ def test_a_hint_that_another_followed_before_is_not_followed_again() -> None:
             await world.add_host(THIRD, {"data_url": url})
             await world.own_elsewhere(LOG, THIRD, url, by_hint=True)
             # It was told to take over while the log was still the frozen one's.
-            host._context.hints.note(LOG, claims.now_us())
+            host._context.hints.note(LOG, now_us())
             host.take_over(LOG, demand=1)
             await wait_for(lambda: LOG not in host.drivers)
             assert (await read_owner_fields(world))["sequencer"] == THIRD

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Collection
 from typing import Any, Final
 
 from duramen.runtime.cluster_node import wait_session
@@ -64,7 +65,7 @@ class WriteProxy:
         self._peers = PeerClient()
         self._roster = Roster(store, self._paths.sequencers, self._on_roster)
         self._observing = self._make_observing() if options.is_gossiping else None
-        self._router = Router(lambda: self._roster.nodes)
+        self._router = Router(lambda: self._roster.nodes, self._list_away)
         self._region: str | None = None
         self._lanes = Lanes(self._peers, lambda: self._region)
         self._names = NameCache(store, self._paths)
@@ -184,9 +185,10 @@ class WriteProxy:
         self._region = self._options.region if is_asked else None
         self._lanes.keep_only({node["data_url"] for node in nodes if "data_url" in node})
 
+    def _list_away(self) -> Collection[str]:
+        return () if self._observing is None else self._observing.list_away()
+
     def _on_away(self) -> None:
         """A sequencer answers nobody: what is on its way there is tried elsewhere."""
-        assert self._observing is not None
-        _LOG.info(
-            "sequencers that answer nobody: %s", ", ".join(sorted(self._observing.list_away()))
-        )
+        _LOG.info("sequencers that answer nobody: %s", ", ".join(sorted(self._list_away())))
+        self._appender.end_tries()

@@ -39,6 +39,8 @@ class Observer:
     def next_receiver(self, now_us: int) -> str | None:
         """Whom to ask in this period; None: nobody is there."""
         away = self.list_away(now_us)
+        if not away:
+            self._told_us.clear()
         if all(name in away for name in self._turns):
             self._turns = [name for name in self._names if name not in away]
             self._rng.shuffle(self._turns)
@@ -60,5 +62,7 @@ class Observer:
 
     def list_away(self, now_us: int) -> frozenset[str]:
         """The members that are to be passed over; nobody where that would be all."""
+        if not self._told_us:
+            return frozenset()
         away = {name for name, at in self._told_us.items() if now_us - at < OBSERVED_US}
         return frozenset() if len(away) == len(self._names) else frozenset(away)
