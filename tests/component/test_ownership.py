@@ -163,6 +163,18 @@ def test_a_hint_that_another_followed_before_is_not_followed_again() -> None:
     play(scenario)
 
 
+def test_a_log_that_is_handed_over_is_nobodys_by_a_hint() -> None:
+    async def scenario(world: HostWorld) -> None:
+        host = await world.add_host(SECOND)
+        host._context.hints.note(LOG, now_us())
+        operations = HandOver(host, cast(Any, None)).operations
+        await operations["take"]({"log_id": str(LOG), "from": FIRST})
+        await wait_for(lambda: world.owner_exists(LOG))
+        assert "by_hint" not in await read_owner_fields(world)
+
+    play(scenario)
+
+
 def test_a_log_without_an_owner_goes_to_nobody_who_is_away() -> None:
     async def scenario(world: HostWorld) -> None:
         host = await world.add_host(SECOND)

@@ -174,6 +174,13 @@ class Claims:
         """The log was taken back, or its pending owner did not take it."""
         self._pending_owners.pop(log_id, None)
 
+    def note_taken(self, log_id: LogId) -> None:
+        """The log's owner hands it over to this process: it is no pending owner's, and no hint
+        brings it here.
+        """
+        self.forget_pending_owner(log_id)
+        self._context.hints.forget(log_id)
+
     def statistics(self) -> dict[str, int]:
         """Hints that led to a takeover, probes, logs that are left alone."""
         return {

@@ -134,7 +134,7 @@ class HandOver:
         log_id = _log_id(request)
         if not self._host.has_session():
             raise DuramenError("metadata_unavailable", "without ZooKeeper no log changes hands")
-        self._host.claims.forget_pending_owner(log_id)
+        self._host.claims.note_taken(log_id)
         how = _explain(f"handed over by {request.get('from')}", _take_reason(request))
         self._host.stories.note(log_id, "taken", reason=how)
         self._host.take_over(log_id, demand=1)
