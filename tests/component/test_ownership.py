@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import tracemalloc
 import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any, cast
 
 import pytest
 
@@ -28,6 +30,7 @@ from duramen.wire.metadata_json import read_log
 from duramen.wire.sequencer_calls import AppendedBatch, Redirect
 from duramen_sequencer import log_host
 from duramen_sequencer.ownership import claims
+from duramen_sequencer.ownership.hand_over import HandOver
 from tests.component.host_world import CONFIG, PATHS, HostWorld
 from tests.component.ownership_world import (
     FIRST,

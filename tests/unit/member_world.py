@@ -15,7 +15,6 @@ from functools import partial
 
 from duramen.core.members.gossip import Gossip
 from duramen.core.members.messages import (
-    LATE_US,
     RELAY_TIMEOUT_US,
     MemberQuestion,
     MemberReply,
@@ -23,6 +22,7 @@ from duramen.core.members.messages import (
     Send,
 )
 from duramen.core.members.observer import Observer
+from duramen.core.members.witness import WITNESS_PERIOD_US, Witness, judge_ping
 from duramen.units import MS
 
 LOOK_US = 50 * MS
@@ -31,7 +31,7 @@ LOOK_US = 50 * MS
 class World:
     """Members `0` … and what goes between them."""
 
-    def __init__(self, count: int, seed: int, *, loss: float = 0.0) -> None:
+    def __init__(self, count: int, seed: int, *, loss: float = 0.0, bookie_count: int = 0) -> None:
         self.now_us = 0
         self.rng = random.Random(seed)
         self.loss = loss
@@ -52,13 +52,19 @@ class World:
             str(i): Gossip(str(i), random.Random(seed * 1_000 + i)) for i in range(count)
         }
         self.registrations = dict.fromkeys(self.members, 1)
+        self.witnesses = {f"bookie/{i}": Witness() for i in range(bookie_count)}
         self.notify_roster()
+        for name in self.witnesses:
+            self.at(self.rng.randrange(WITNESS_PERIOD_US), partial(self._witness, name))
         for name in self.members:
             self.at(self.rng.randrange(LOOK_US), partial(self._look, name))
 
     def notify_roster(self) -> None:
         for member in self.members.values():
             member.learn(self.registrations)
+            member.learn_helpers(self.witnesses)
+        for witness in self.witnesses.values():
+            witness.learn(self.registrations)
 
     def at(self, delay_us: int, act: Callable[[], None]) -> None:
         heapq.heappush(self._queue, (self.now_us + delay_us, next(self._order), act))
@@ -152,6 +158,13 @@ class World:
         question: MemberQuestion,
         on_reply: Callable[[MemberReply], None],
     ) -> None:
+        if target in self.witnesses:
+            assert question.target is not None, "a bookie is only asked about others"
+            subject = question.target
+            tell = self._deliver_finding(target, source, on_reply)
+            self._deliver(source, target, lambda: self._ping_as_witness(target, subject, tell))
+            return
+
         def arrive() -> None:
             member = self.members[target]
             member.on_question(question, self.clock(target))
@@ -183,11 +196,51 @@ class World:
             settle(RelayFinding.ANSWERED)
 
         def expire() -> None:
-            is_late = self.clock(relay) - begun_us > RELAY_TIMEOUT_US + LATE_US
-            settle(RelayFinding.UNSURE if is_late else RelayFinding.SILENT)
+            now_us = self.clock(relay)
+            judge = self.members[relay].judge_ping
+            settle(judge(target, is_answered=False, begun_us=begun_us, now_us=now_us))
 
         self.send_question(relay, target, self.members[relay].ask(target), on_reply)
         self.at(RELAY_TIMEOUT_US, lambda: self._run_at(relay, expire))
+
+    # --- Bookies ---
+
+    def _deliver_finding(
+        self, witness: str, asker: str, on_reply: Callable[[MemberReply], None]
+    ) -> Callable[[RelayFinding], None]:
+        def deliver(finding: RelayFinding) -> None:
+            reply = MemberReply(witness, 0, finding=finding)
+            self._deliver(witness, asker, lambda: on_reply(reply))
+
+        return deliver
+
+    def _witness(self, name: str) -> None:
+        self.at(WITNESS_PERIOD_US, partial(self._witness, name))
+        if name not in self.frozen:
+            for target in self.witnesses[name].names:
+                self._ping_as_witness(name, target, lambda _finding: None)
+
+    def _ping_as_witness(
+        self, name: str, target: str, tell: Callable[[RelayFinding], None]
+    ) -> None:
+        witness, begun_us = self.witnesses[name], self.clock(name)
+        was_heard = witness.was_heard(target, begun_us)
+        told: list[RelayFinding] = []
+
+        def settle(*, is_answered: bool) -> None:
+            took_us = self.clock(name) - begun_us
+            if not told:
+                told.append(
+                    judge_ping(is_answered=is_answered, was_heard=was_heard, took_us=took_us)
+                )
+                tell(told[0])
+
+        def on_reply(_reply: MemberReply) -> None:
+            witness.note_heard(target, self.clock(name))
+            settle(is_answered=True)
+
+        self.send_question(name, target, MemberQuestion(name, 0, is_observer=True), on_reply)
+        self.at(RELAY_TIMEOUT_US, lambda: self._run_at(name, lambda: settle(is_answered=False)))
 
 
 class Watching:

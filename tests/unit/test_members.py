@@ -25,6 +25,7 @@ from duramen.core.members.messages import (
 )
 from duramen.core.members.observer import Observer
 from duramen.core.members.rumours import Rumours, report_count
+from duramen.core.members.witness import HEARD_LATELY_US, WITNESSED_COUNT_MAX, Witness
 from duramen.units import MINUTE, SECOND
 from tests.unit.member_world import LOOK_US, Watching, World
 
@@ -79,6 +80,66 @@ def test_nobody_is_suspected_where_three_cannot_be_asked(count: int) -> None:
     world.run(20 * SECOND)
     assert world.state_counts("suspected") == 0
     assert not world.says_away("0")
+
+
+# --- Few sequencers: bookies are asked -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [2, 3, 4])
+@pytest.mark.parametrize("seed", range(4))
+def test_bookies_help_where_sequencers_are_few(count: int, seed: int) -> None:
+    world = World(count, seed, bookie_count=3)
+    world.run(2 * WARM_US)
+    world.freeze("0")
+    world.run_until_away("0", count - 1, CONFIRMED_PERIODS_MAX * PERIOD_US)
+    world.run(30 * SECOND)
+    assert len(world.says_away("0")) == count - 1
+    world.wake("0")
+    world.run_until(lambda: not world.says_away("0"), 4 * PERIOD_US)
+
+
+def test_two_sequencers_that_do_not_reach_one_another_suspect_nobody() -> None:
+    world = World(2, 1, bookie_count=3)
+    world.run(2 * WARM_US)
+    world.cuts = {("0", "1"), ("1", "0")}
+    world.run(60 * SECOND)
+    assert world.state_counts("unanswered") > 100
+    assert world.state_counts("suspected") == 0
+
+
+def test_bookies_that_never_reached_a_sequencer_say_nothing_of_it() -> None:
+    """As where the network lets no bookie through: then a bad link is no evidence either."""
+    world = World(2, 1, bookie_count=3)
+    world.cuts = {(f"bookie/{i}", name) for i in range(3) for name in "01"}
+    world.run(2 * WARM_US)
+    world.cuts |= {("0", "1"), ("1", "0")}
+    world.run(60 * SECOND)
+    assert world.state_counts("suspected") == 0
+
+
+def test_two_bookies_are_too_few() -> None:
+    world = World(2, 1, bookie_count=2)
+    world.run(2 * WARM_US)
+    world.freeze("0")
+    world.run(20 * SECOND)
+    assert world.state_counts("suspected") == 0
+
+
+def test_a_bookie_asks_nobody_where_sequencers_are_many() -> None:
+    witness = Witness()
+    witness.learn({str(i): 1 for i in range(WITNESSED_COUNT_MAX)})
+    assert len(witness.names) == WITNESSED_COUNT_MAX
+    witness.note_heard("0", 0)
+    assert witness.was_heard("0", HEARD_LATELY_US - 1)
+    assert not witness.was_heard("0", HEARD_LATELY_US)
+    witness.learn({"0": 2})
+    assert not witness.was_heard("0", 1), "it is another registration"
+    witness.note_heard("0", 0)
+    witness.learn({str(i): 2 for i in range(WITNESSED_COUNT_MAX + 1)})
+    assert not witness.names and not witness.was_heard("0", 1)
+
+
+# --- Cuts, sleeps, storms ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -151,8 +151,9 @@ def test_a_journal_is_told_how_its_files_begin(capsys: pytest.CaptureFixture[str
 
 
 def test_gossip_can_be_switched_off_where_there_is_any() -> None:
-    for role in ("sequencer", "writeproxy"):
-        assert parse_options(role, ARGUMENTS).is_gossiping
-        assert not parse_options(role, [*ARGUMENTS, "--no-gossip"]).is_gossiping
+    for role in ("bookie", "sequencer", "writeproxy"):
+        arguments = [*ARGUMENTS, "--data-dir", "x"]
+        assert parse_options(role, arguments).is_gossiping
+        assert not parse_options(role, [*arguments, "--no-gossip"]).is_gossiping
     with pytest.raises(SystemExit):
         parse_options("readproxy", [*ARGUMENTS, "--no-gossip"])

@@ -256,7 +256,10 @@ class SequencerService:
     def _make_gossiping(self) -> Gossiping:
         sequencers = self._sequencers
         own_id = self._options.node_id
-        return Gossiping(own_id, self._client, lambda: sequencers.nodes, lambda: sequencers.made)
+        return Gossiping(
+            own_id, self._client, lambda: sequencers.nodes, lambda: sequencers.made,
+            lambda: self._surveyor.urls,
+        )  # fmt: skip
 
     def _list_away(self) -> list[str]:
         return [] if self._gossiping is None else self._gossiping.list_away()

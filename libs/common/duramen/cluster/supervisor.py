@@ -270,7 +270,7 @@ class Supervisor:
             flags += ["--journal-first-file-size", format_size(LOCAL_JOURNAL_FIRST_FILE_BYTES)]
         if plan.role in ("writeproxy", "readproxy"):
             flags += [f"--cors-origin={origin}" for origin in self._options.cors_origins]
-        if plan.role in ("sequencer", "writeproxy") and not self._options.is_gossiping:
+        if plan.role in ("bookie", "sequencer", "writeproxy") and not self._options.is_gossiping:
             flags.append("--no-gossip")
         if plan.role in ("sequencer", "readproxy"):
             flags += ["--cold-store", self._cold_store]

@@ -41,8 +41,8 @@ class ServiceOptions:
     `lost_bookie_grace_us` are a sequencer's, for when it is the auditor: docs/protocol/repair.md.
     `bookie_steady_after_us` is a sequencer's, for what it places: docs/protocol/placement.md;
     `give_up_after_us` too, for logs that it cannot serve, and `is_balancing`, for when it is the
-    auditor: docs/protocol/ownership.md.
-    `is_gossiping` is a sequencer's and a write proxy's: docs/protocol/members.md.
+    auditor: docs/protocol/ownership.md. `is_gossiping` is not a read proxy's:
+    docs/protocol/members.md.
     `is_forwarding` is a proxy's: whether it sends on what the other kind of proxy answers, and
     `cors_origins`, of which origins pages may read its answers. `cold_store` is the URL of the
     archive, for read proxies and sequencers: docs/cold-store.md. `metadata_age_max_us` is a read

@@ -120,7 +120,7 @@ def parse_options(
     if role == "sequencer":
         _add_sequencer_options(parser)
         _add_audit_options(parser)
-    if role in ("sequencer", "writeproxy"):
+    if role in ("bookie", "sequencer", "writeproxy"):
         _add_gossip_option(parser)
     if role in ("writeproxy", "readproxy"):
         _add_proxy_options(parser)
@@ -185,8 +185,8 @@ def _add_gossip_option(parser: argparse.ArgumentParser) -> None:
         "--no-gossip",
         dest="is_gossiping",
         action="store_false",
-        help="do not find out with the other sequencers which of them answers nobody; a frozen "
-        "one then keeps its logs until its session with ZooKeeper ends",
+        help="take no part in finding out which sequencer answers nobody; where none does, a "
+        "frozen one keeps its logs until its session with ZooKeeper ends",
     )
 
 

@@ -26,6 +26,12 @@ from duramen.wire.frame import Frame, FrameError, pack_frame, parse_frame, split
 # flags of an answer: the finding
 
 PATH: Final = "/s/members"
+HELPER_PATH: Final = "/b/members"
+"""The same at a bookie, which answers indirect pings alone."""
+
+HELPER_PREFIX: Final = "bookie/"
+"""Before the id of a bookie: no sequencer has a name like that, for ids are names of nodes."""
+
 ROW_COUNT_MAX: Final = 64
 FRAME_BYTES_MOST: Final = 20 * 1024
 """64 rows with the longest names."""

@@ -10,7 +10,7 @@ Source: docs/protocol/ownership.md "Through one address".
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from duramen.core.hashing import weights_of
 from duramen.core.ownership.balance import LogMove, plan_moves
@@ -31,6 +31,7 @@ from duramen.runtime.roster_calls import (
     movable_logs,
     read_load,
 )
+from duramen.units import SECOND
 from duramen_writeproxy.logs.names import NameCache
 
 _MEMBERS_TIMEOUT_US: Final = 1 * SECOND

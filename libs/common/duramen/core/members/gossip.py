@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from duramen.core.members.messages import (
     AWAY_COUNT_MAX,
+    PERIOD_US,
     MemberQuestion,
     MemberReply,
     RelayFinding,
@@ -24,6 +25,7 @@ from duramen.core.members.messages import (
 from duramen.core.members.probes import MemberProbes
 from duramen.core.members.rumours import Rumours
 from duramen.core.members.table import MemberTable
+from duramen.core.members.witness import HEARD_LATELY_US, judge_ping
 
 _TOLD_AT_ONCE: Final = 2
 
@@ -43,6 +45,19 @@ class Gossip:
         """The roster now: name → registration."""
         for name in self.table.learn(nodes):
             self._rumours.drop(name)
+
+    def learn_helpers(self, names: Iterable[str]) -> None:
+        """The bookies that are there, by the names under which they are asked."""
+        self.table.helpers = tuple(names)
+
+    def judge_ping(
+        self, target: str, *, is_answered: bool, begun_us: int, now_us: int
+    ) -> RelayFinding:
+        """What to say of a ping for another member."""
+        lately_us = max(HEARD_LATELY_US, len(self.table.names) * PERIOD_US)
+        was_heard = self.table.is_heard_since(target, begun_us - lately_us)
+        took_us = now_us - begun_us
+        return judge_ping(is_answered=is_answered, was_heard=was_heard, took_us=took_us)
 
     def look(self, now_us: int) -> None:
         """Do what is due."""

@@ -141,9 +141,11 @@ class MemberProbes:
         fresh, others = self._table.relays(probe.target, now_us)
         self._rng.shuffle(fresh)
         self._rng.shuffle(others)
-        if len(fresh) < SILENT_COUNT:
-            fresh += others
-        relays = fresh[:RELAY_COUNT]
+        helpers = list(self._table.helpers)
+        self._rng.shuffle(helpers)
+        relays = [*fresh, *helpers][:RELAY_COUNT]
+        if len(relays) < SILENT_COUNT:
+            relays += others[: RELAY_COUNT - len(relays)]
         # Of a confirmed one there is nothing more to find out but that it came back.
         is_known = word.state is MemberState.CONFIRMED
         if is_known or len(relays) < SILENT_COUNT or self.is_quiet(now_us):

@@ -41,6 +41,8 @@ class MemberTable:
         self.incarnation = 0
         """One's own."""
         self.refuted_count = 0
+        self.helpers: tuple[str, ...] = ()
+        """Bookies that can be asked to ping a member."""
         self._others: dict[str, _Member] = {}
 
     @property

@@ -18,19 +18,27 @@ from typing import Any, Final
 from duramen.core.members.gossip import Gossip
 from duramen.core.members.messages import (
     ASK_TIMEOUT_US,
-    LATE_US,
     PING_TIMEOUT_US,
     RELAY_TIMEOUT_US,
     MemberQuestion,
     RelayFinding,
     Send,
 )
+from duramen.ids import BookieId
 from duramen.runtime.http_client import PeerClient, PeerError
 from duramen.runtime.http_server import Answer
 from duramen.runtime.members.metrics import show_gossip
 from duramen.runtime.sequencer.log_driver import now_us as read_clock_us
 from duramen.wire.frame import FrameError
-from duramen.wire.member_calls import PATH, pack_question, pack_reply, parse_question, parse_reply
+from duramen.wire.member_calls import (
+    HELPER_PATH,
+    HELPER_PREFIX,
+    PATH,
+    pack_question,
+    pack_reply,
+    parse_question,
+    parse_reply,
+)
 
 _LOG = logging.getLogger(__name__)
 
@@ -47,6 +55,7 @@ class Gossiping:
     Args:
         nodes: the roster of sequencers now, id → fields with `data_url`.
         made: their registrations.
+        bookies: where the registered bookies are, which can be asked to ping.
         now_us: the monotonic clock.
     """
 
@@ -56,12 +65,15 @@ class Gossiping:
         peers: PeerClient,
         nodes: Callable[[], Mapping[str, Mapping[str, Any]]],
         made: Callable[[], Mapping[str, int]],
+        bookies: Callable[[], Mapping[BookieId, str]] = dict,
+        *,
         now_us: Callable[[], int] = read_clock_us,
     ) -> None:
         self._gossip = Gossip(self_id, random.Random())
         self._peers = peers
         self._nodes = nodes
         self._made = made
+        self._bookies = bookies
         self._now_us = now_us
         self._calls: set[asyncio.Task[None]] = set()
         self._relayed_count = 0
@@ -119,6 +131,7 @@ class Gossiping:
 
     async def _look_for_ever(self) -> None:
         while True:
+            self._gossip.learn_helpers(f"{HELPER_PREFIX}{name}" for name in self._bookies())
             self._gossip.look(self._now_us())
             self._flush()
             self._tell()
@@ -149,11 +162,13 @@ class Gossiping:
 
     async def _call(self, send: Send, question: MemberQuestion, timeout_us: int) -> bool:
         """Whether an answer came in time; it was taken in."""
-        url = self._nodes().get(send.receiver, {}).get("data_url")
+        url = self._url_of(send.receiver)
+        if url is None:
+            return False
         try:
             # The one way to a status that is no success; nobody reads the type of the body.
             status, body = await self._peers.request_json(
-                "POST", f"{url}{PATH}", pack_question(question), timeout_us
+                "POST", url, pack_question(question), timeout_us
             )
         except PeerError:
             return False
@@ -168,6 +183,15 @@ class Gossiping:
             self._gossip.on_reply(send, reply, self._now_us())
         return True
 
+    def _url_of(self, receiver: str) -> str | None:
+        """Where a receiver takes the call; None: it has just gone, or says nothing of use."""
+        if receiver.startswith(HELPER_PREFIX):
+            bookie = BookieId(receiver.removeprefix(HELPER_PREFIX))
+            base, path = self._bookies().get(bookie), HELPER_PATH
+        else:
+            base, path = self._nodes().get(receiver, {}).get("data_url"), PATH
+        return f"{base}{path}" if is_url(base) else None
+
     # --- Relaying --------------------------------------------------------------------------------
 
     async def _relay(self, target: str) -> RelayFinding:
@@ -181,7 +205,11 @@ class Gossiping:
             is_answered = await self._call(Send(target), question, RELAY_TIMEOUT_US)
         finally:
             self._relayed_count -= 1
-        if is_answered:
-            return RelayFinding.ANSWERED
-        took_us = self._now_us() - begun_us
-        return RelayFinding.UNSURE if took_us > RELAY_TIMEOUT_US + LATE_US else RelayFinding.SILENT
+        return self._gossip.judge_ping(
+            target, is_answered=is_answered, begun_us=begun_us, now_us=self._now_us()
+        )
+
+
+def is_url(text: object) -> bool:
+    """Whether what a node says of its process's place can be called."""
+    return isinstance(text, str) and text.startswith(("http://", "https://"))
