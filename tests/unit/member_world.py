@@ -25,7 +25,7 @@ from duramen.core.members.observer import Observer
 from duramen.core.members.witness import WITNESS_PERIOD_US, Witness, judge_ping
 from duramen.units import MS
 
-LOOK_US = 50 * MS
+LOOK_US = 25 * MS
 
 
 class World:
@@ -107,7 +107,7 @@ class World:
             for other, member in self.members.items()
             if other != name
             and other not in self.frozen
-            and member.is_away(name, self.clock(other))
+            and name in member.list_away(self.clock(other))
         ]
 
     def state_counts(self, key: str) -> int:

@@ -390,7 +390,7 @@ def test_a_rumour_does_not_count_against_what_one_heard() -> None:
         gossip.take_sends()
     gossip.on_reply(Send("b"), MemberReply("b", 0), now_us)
     gossip.on_question(MemberQuestion("c", 0, (Word("b", 0, MemberState.CONFIRMED),)), now_us)
-    assert not gossip.is_away("b", now_us)
+    assert not gossip.list_away(now_us)
     for now_us in range(2 * SECOND, 3 * SECOND, LOOK_US):
         gossip.look(now_us)
-    assert gossip.is_away("b", now_us)
+    assert gossip.list_away(now_us) == ["b"]

@@ -285,6 +285,8 @@ class SequencerService:
     # --- changes around --------------------------------------------------------------------------
 
     def _on_bookies_changed(self) -> None:
+        if self._gossiping is not None:
+            self._gossiping.on_bookies()
         self.host.on_bookies_changed()
         self._auditor.want_round()
 

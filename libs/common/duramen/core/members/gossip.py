@@ -1,6 +1,6 @@
 """One member of the gossip: what it sends, what it answers, and whom it takes for away.
 
-Puts table, probes and rumours together. It does nothing by itself: `look` is called each 50 ms,
+Puts table, probes and rumours together. It does nothing by itself: `look` is called each 25 ms,
 `on_question` and `on_reply` when something arrives, and `take_sends` says after each of them what
 is to be sent. News go at once to two members, and with the next messages to all others.
 
@@ -106,22 +106,19 @@ class Gossip:
         """A member answered that it does not gossip: it is there."""
         self.table.note_heard(name, None, now_us)
 
-    def is_away(self, name: str, now_us: int) -> bool:
-        """Whether a member is to be passed over."""
-        return not self._probes.is_quiet(now_us) and self.table.is_away(name, now_us)
-
     def list_away(self, now_us: int) -> list[str]:
-        """The members that are to be passed over."""
-        return [name for name in self.table.names if self.is_away(name, now_us)]
+        """The members that are to be passed over; nobody for who slept a moment ago."""
+        return [] if self._probes.is_quiet(now_us) else self.table.list_away(now_us)
 
     def describe(self, now_us: int) -> dict[str, Any]:
         """What is known of each member, for people."""
         words = [self.table.own_word]
         words += [word for name in self.table.names if (word := self.table.word_of(name))]
+        away = set(self.list_away(now_us))
         members = [
             {
                 "id": word.name,
-                "state": "away" if self.is_away(word.name, now_us) else word.state.name.lower(),
+                "state": "away" if word.name in away else word.state.name.lower(),
                 "incarnation": word.incarnation,
             }
             for word in sorted(words)

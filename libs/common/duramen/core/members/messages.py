@@ -33,7 +33,7 @@ LIFE_SIGN_US: Final = 3 * PERIOD_US
 """So long after a message from a member nobody's word makes it away."""
 
 LATE_US: Final = 300 * MS
-"""A look that comes so long after the one before was slept through; looks come each 50 ms."""
+"""A look that comes so long after the one before was slept through; looks come each 25 ms."""
 
 OBSERVED_US: Final = SECOND
 """How long an observer believes what a member told it."""

@@ -1,6 +1,6 @@
 """Probes of members: ping, ping through others, suspect, confirm; each by this process's own look.
 
-A probe goes through its stages by `look`, which is called each 50 ms: whatever is due by the clock
+A probe goes through its stages by `look`, which is called each 25 ms: whatever is due by the clock
 is done there, and nothing by a failed call. A look that comes late was slept through; then every
 probe is dropped, and for a while nothing is suspected, because what was missed is one's own
 silence. Any message of the member ends its probe.
@@ -23,6 +23,7 @@ from duramen.core.members.messages import (
     PING_COUNT,
     PING_TIMEOUT_US,
     RELAY_COUNT,
+    RELAY_TIMEOUT_US,
     SILENT_COUNT,
     MemberState,
     RelayFinding,
@@ -42,8 +43,8 @@ class _Probe:
         self.number = number
         self.begun_us = now_us
         self.asked_us: int | None = None
-        self.findings: dict[str, RelayFinding] = {}
-        """What each relay said."""
+        self.findings: dict[str, RelayFinding | None] = {}
+        """What each relay said; None: nothing yet."""
         self.suspicion: tuple[Word, int] | None = None
         """The word with which it was suspected here, and when."""
 
@@ -133,8 +134,10 @@ class MemberProbes:
             if now_us - probe.begun_us >= PING_TIMEOUT_US:
                 self.counts["unanswered"] += 1
                 return self._ask(probe, word, now_us)
-        elif now_us - probe.asked_us >= ASK_TIMEOUT_US:
-            self._judge(probe, word, now_us)
+        else:
+            waited_us, is_all_told = now_us - probe.asked_us, None not in probe.findings.values()
+            if waited_us >= (RELAY_TIMEOUT_US if is_all_told else ASK_TIMEOUT_US):
+                self._judge(probe, word, now_us)
         return []
 
     def _ask(self, probe: _Probe, word: Word, now_us: int) -> list[Send]:
@@ -152,7 +155,7 @@ class MemberProbes:
             del self._open[probe.target]
             return []
         probe.asked_us = now_us
-        probe.findings = dict.fromkeys(relays, RelayFinding.UNSURE)
+        probe.findings = dict.fromkeys(relays)
         asks = [Send(relay, probe.target, probe.number) for relay in relays]
         return [self._ping(probe), *asks]
 

@@ -32,6 +32,10 @@ class _Member:
         self.is_mute = False
         """It is there and does not gossip."""
 
+    @property
+    def is_confirmed(self) -> bool:
+        return self.word.state is MemberState.CONFIRMED
+
 
 class MemberTable:
     """The members as one of them sees them."""
@@ -44,6 +48,7 @@ class MemberTable:
         self.helpers: tuple[str, ...] = ()
         """Bookies that can be asked to ping a member."""
         self._others: dict[str, _Member] = {}
+        self._confirmed: set[str] = set()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -63,6 +68,7 @@ class MemberTable:
                     before[name] = known
             else:
                 self._others[name] = known
+        self._confirmed &= {name for name, member in self._others.items() if member.is_confirmed}
         return list(before)
 
     def merge(self, word: Word) -> Word | None:
@@ -79,6 +85,7 @@ class MemberTable:
         if member is None or not word.overrides(member.word):
             return None
         member.word = word
+        (self._confirmed.add if member.is_confirmed else self._confirmed.discard)(word.name)
         return word
 
     def note_heard(self, name: str, incarnation: int | None, now_us: int) -> Word | None:
@@ -119,11 +126,9 @@ class MemberTable:
         """Whether the member gave a sign of life a moment ago."""
         return self.is_heard_since(name, now_us - LIFE_SIGN_US)
 
-    def is_away(self, name: str, now_us: int) -> bool:
-        """Whether the member is confirmed, and nothing heard here speaks against it."""
-        word = self.word_of(name)
-        is_confirmed = word is not None and word.state is MemberState.CONFIRMED
-        return is_confirmed and not self.is_fresh(name, now_us)
+    def list_away(self, now_us: int) -> list[str]:
+        """The members that are confirmed, where nothing that was heard here speaks against it."""
+        return sorted(name for name in self._confirmed if not self.is_fresh(name, now_us))
 
     def relays(self, target: str, now_us: int) -> tuple[list[str], list[str]]:
         """Who may be asked to ping another: those heard a moment ago, and the rest."""
