@@ -147,7 +147,7 @@ def test_an_owner_that_is_away_and_refuses_connections_is_gone_which_is_no_hint(
 
 
 def test_a_hint_that_another_followed_before_is_not_followed_again() -> None:
-    """Two heirs by one hint: who claims later finds the other's mark, and gives the log up."""
+    """Two followers of one hint: who claims later finds the other's mark, and gives the log up."""
 
     async def scenario(world: HostWorld) -> None:
         async with listening() as url:

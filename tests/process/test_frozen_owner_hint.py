@@ -2,8 +2,8 @@
 
 Appends come every 50 ms to each log, whatever became of the ones before. Each round all logs are
 one sequencer's, which is stopped. The time until each log was acknowledged again by somebody else
-is measured without the machine's stalls. The last round stops the heir at once: what it has by a
-hint no hint takes from it, so its session decides. Nothing that was acknowledged is lost.
+is measured without the machine's stalls. The last round stops the successor at once: what it has
+by a hint no hint takes from it, so its session decides. Nothing that was acknowledged is lost.
 Source: docs/protocol/members.md "What a confirmed suspicion does".
 """
 
@@ -40,7 +40,7 @@ OPEN_COUNT_MAX = 300
 """Appends of one log whose answer is awaited: those that were sent to the frozen one wait long."""
 
 SEQUENCER_COUNT = 6
-"""One is frozen, one asks, three are asked; one more, since the heir is frozen as well."""
+"""One is frozen, one asks, three are asked; one more, since the successor is frozen as well."""
 
 
 class Load:
@@ -119,13 +119,13 @@ async def scenario(cluster: LocalCluster, ticker: Ticker) -> None:
             await load.wait_acked_since(0.0)
         for number in range(ROUND_COUNT):
             victim = victims[number % len(victims)]
-            # An heir that keeps its logs has them by a hint; who is given them has not.
+            # An successor that keeps its logs has them by a hint; who is given them has not.
             await give_all(cluster, keeper)
             await give_all(cluster, victim)
             await freeze_one(cluster, loads, victim, ticker)
             cluster.send(victim, signal.SIGCONT)
             await wait_back(cluster, victim)
-        await freeze_the_heir_too(cluster, loads, keeper, victims[0])
+        await freeze_the_next_too(cluster, loads, keeper, victims[0])
     for load in loads:
         read = await read_log(cluster.state()["read_url"], load.log)
         missing = load.acked - set(read)
@@ -157,10 +157,10 @@ def _is_any_away(found: dict[str, object]) -> bool:
     return bool(members["away"])
 
 
-async def freeze_the_heir_too(
+async def freeze_the_next_too(
     cluster: LocalCluster, loads: list[Load], keeper: str, first: str
 ) -> None:
-    """What an heir has by a hint is taken from it when its session ends, and not before."""
+    """What an successor has by a hint is taken from it when its session ends, and not before."""
     for name in (keeper, first):
         await give_all(cluster, name)
     stopped_s = time.monotonic()
@@ -168,18 +168,18 @@ async def freeze_the_heir_too(
     load = loads[0]
     await load.wait_acked_since(stopped_s)
     others = [name for name in cluster.ids("sequencer") if name != first]
-    heir = await find_owner(cluster, load.log, others)
+    successor = await find_owner(cluster, load.log, others)
     again_s = time.monotonic()
-    cluster.send(heir, signal.SIGSTOP)
+    cluster.send(successor, signal.SIGSTOP)
     try:
         acked_s = await load.wait_acked_since(again_s + EVERY_S)
-        print(f"{heir} had it by a hint: taken after {acked_s - again_s:.1f} s")
+        print(f"{successor} had it by a hint: taken after {acked_s - again_s:.1f} s")
         assert acked_s - again_s > 2 * HINT_FAILOVER_S, "a hint took what a hint had given"
         assert acked_s - again_s < 2 * SESSION_FAILOVER_S
     finally:
-        for name in (first, heir):
+        for name in (first, successor):
             cluster.send(name, signal.SIGCONT)
-    for name in (first, heir):
+    for name in (first, successor):
         await wait_back(cluster, name)
 
 

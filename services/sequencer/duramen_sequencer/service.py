@@ -85,9 +85,8 @@ class SequencerService:
         own_id = self._context.sequencer_id
         link = MetadataLink(store, self._paths, own_id, data_url)
         self._gossiping = self._make_gossiping() if options.is_gossiping else None
-        self.host = LogHost(
-            own_id, self._context, lanes, link, self._sequencers, away=self._list_away
-        )
+        away = self._list_away
+        self.host = LogHost(own_id, self._context, lanes, link, self._sequencers, away=away)
         self._hand_over = HandOver(self.host, self._client)
         self._maintenance = Maintenance(
             store, self._paths, self._on_maintenance, self._count_changing
