@@ -15,17 +15,25 @@ from duramen.core.members.gossip import Gossip
 from duramen.core.members.messages import (
     AWAY_COUNT_MAX,
     INCARNATION_MAX,
+    LATE_US,
     PERIOD_US,
+    RELAY_TIMEOUT_US,
     RUMOUR_COUNT_MAX,
     MemberQuestion,
     MemberReply,
     MemberState,
+    RelayFinding,
     Send,
     Word,
 )
 from duramen.core.members.observer import Observer
 from duramen.core.members.rumours import Rumours, report_count
-from duramen.core.members.witness import HEARD_LATELY_US, WITNESSED_COUNT_MAX, Witness
+from duramen.core.members.witness import (
+    HEARD_LATELY_US,
+    WITNESSED_COUNT_MAX,
+    Witness,
+    judge_ping,
+)
 from duramen.units import MINUTE, SECOND
 from tests.unit.member_world import LOOK_US, Watching, World
 
@@ -137,6 +145,34 @@ def test_a_bookie_asks_nobody_where_sequencers_are_many() -> None:
     witness.note_heard("0", 0)
     witness.learn({str(i): 2 for i in range(WITNESSED_COUNT_MAX + 1)})
     assert not witness.names and not witness.was_heard("0", 1)
+
+
+@pytest.mark.parametrize(
+    ("is_answered", "was_heard", "took_us", "finding"),
+    [
+        (True, False, 0, RelayFinding.ANSWERED),
+        (False, True, RELAY_TIMEOUT_US, RelayFinding.SILENT),
+        (False, True, RELAY_TIMEOUT_US + LATE_US + 1, RelayFinding.UNSURE),
+        (False, False, RELAY_TIMEOUT_US, RelayFinding.UNSURE),
+    ],
+)
+def test_a_relay_that_slept_or_never_heard_a_member_is_not_sure(
+    *, is_answered: bool, was_heard: bool, took_us: int, finding: RelayFinding
+) -> None:
+    found = judge_ping(is_answered=is_answered, was_heard=was_heard, took_us=took_us)
+    assert found is finding
+
+
+def test_a_suspected_member_has_time_to_contradict() -> None:
+    """What it says within 200 ms after the suspicion keeps it from being confirmed."""
+    world = World(6, 4)
+    world.run(WARM_US)
+    world.freeze("0")
+    world.run_until(lambda: world.state_counts("suspected") > 0, 8 * PERIOD_US)
+    world.wake("0")
+    world.run(3 * SECOND)
+    assert world.state_counts("confirmed") == 0
+    assert not world.away_at
 
 
 # --- Cuts, sleeps, storms ------------------------------------------------------------------------

@@ -9,6 +9,7 @@ Called by `duramen_bookie.service`. Source: docs/protocol/members.md "Suspicion"
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Final
 
 from duramen.core.members.messages import (
@@ -42,9 +43,18 @@ class Witnessing:
 
     Args:
         parent: of the sequencers' nodes in the store.
+        now_us: the monotonic clock.
     """
 
-    def __init__(self, bookie_id: str, store: MetadataStore, parent: str) -> None:
+    def __init__(
+        self,
+        bookie_id: str,
+        store: MetadataStore,
+        parent: str,
+        *,
+        now_us: Callable[[], int] = read_clock_us,
+    ) -> None:
+        self._now_us = now_us
         self._name = f"{HELPER_PREFIX}{bookie_id}"
         self._question = pack_question(MemberQuestion(self._name, 0, is_observer=True))
         self._witness = Witness()
@@ -92,10 +102,10 @@ class Witnessing:
         self._witness.learn(self._roster.made)
 
     async def _relay(self, target: str) -> RelayFinding:
-        begun_us = read_clock_us()
+        begun_us = self._now_us()
         was_heard = self._witness.was_heard(target, begun_us)
         is_answered = await self._ping(target, RELAY_TIMEOUT_US)
-        took_us = read_clock_us() - begun_us
+        took_us = self._now_us() - begun_us
         return judge_ping(is_answered=is_answered, was_heard=was_heard, took_us=took_us)
 
     async def _ping_for_ever(self) -> None:
@@ -114,5 +124,5 @@ class Witnessing:
             await self._client.request_json("POST", f"{url}{PATH}", self._question, timeout_us)
         except PeerError:
             return False
-        self._witness.note_heard(name, read_clock_us())
+        self._witness.note_heard(name, self._now_us())
         return True
