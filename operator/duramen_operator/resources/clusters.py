@@ -286,6 +286,13 @@ class LogClusterSpec(Part):
             "to the proxies. Under any other name but those of their Services they answer 421.",
         ),
     ] = ()
+    gossip: Annotated[
+        bool,
+        Field(
+            description="Whether sequencers find out together which of them answers nobody, so "
+            "that a frozen one loses its logs after a second and not when its session ends."
+        ),
+    ] = True
     cold_store: Annotated[
         ColdStoreSpec | None, Field(description="Where archived segments go. Left out: no archive.")
     ] = None

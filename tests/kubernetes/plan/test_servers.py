@@ -237,3 +237,15 @@ def test_a_cluster_without_bookies_says_what_is_missing() -> None:
     ready = world.condition("LogCluster", "main", "Ready")
     assert ready["status"] == "False"
     assert "a segment needs 3" in ready["message"]
+
+
+def test_gossip_can_be_switched_off_without_a_new_start_of_bookies() -> None:
+    with_it, without = make_world(), make_world(gossip=False)
+    for name in ("sequencer", "writeproxy", "readproxy"):
+        kind = "StatefulSet" if name == "sequencer" else "Deployment"
+        before = read_arguments(with_it, kind, f"main-{name}")
+        after = read_arguments(without, kind, f"main-{name}")
+        assert "--no-gossip" not in before
+        assert ("--no-gossip" in after) == (name != "readproxy")
+    bookies = [read_arguments(world, "StatefulSet", "bookies") for world in (with_it, without)]
+    assert bookies[0] == bookies[1]

@@ -178,6 +178,7 @@ def _make_pod(
         command=f"duramen-{component}",
         arguments=[
             *(token for flag in flags.items() for token in flag),
+            *_gossip_arguments(frame, component),
             *name_arguments(frame, component),
         ],
         ports=ports,
@@ -224,3 +225,9 @@ def _make_autoscaler(frame: ClusterFrame, component: str, proxies: Proxies) -> J
     }
     kind = ("autoscaling/v2", "HorizontalPodAutoscaler")
     return make_manifest(kind, name, frame.make_labels(component), frame.cluster, spec=spec)
+
+
+def _gossip_arguments(frame: ClusterFrame, component: str) -> list[str]:
+    """Bookies only answer, so for the switch no bookie is started anew."""
+    is_told = component in (SEQUENCER, WRITE_PROXY) and not frame.spec.gossip
+    return ["--no-gossip"] if is_told else []
