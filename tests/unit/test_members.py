@@ -169,6 +169,7 @@ def test_a_suspected_member_has_time_to_contradict() -> None:
     world.run(WARM_US)
     world.freeze("0")
     world.run_until(lambda: world.state_counts("suspected") > 0, 8 * PERIOD_US)
+    world.run(120_000)
     world.wake("0")
     world.run(3 * SECOND)
     assert world.state_counts("confirmed") == 0
@@ -193,6 +194,33 @@ def test_who_hears_nobody_suspects_nobody(seed: int) -> None:
     world.cuts = {(str(i), "0") for i in range(1, 6)}
     world.run(60 * SECOND)
     assert world.members["0"].statistics(world.now_us)["suspected"] == 0
+
+
+def test_relays_that_do_not_answer_are_no_witnesses() -> None:
+    """Two cut links, and three that are frozen: of four relays one alone says that it is silent."""
+    world = World(6, 3)
+    world.run(WARM_US)
+    world.cuts = {("1", "0"), ("2", "0")}
+    for name in "345":
+        world.freeze(name)
+    world.run(20 * SECOND)
+    assert world.state_counts("unanswered") > 20
+    assert world.state_counts("suspected") == 0
+
+
+def test_a_sleeper_does_not_believe_what_it_knew() -> None:
+    """Who was away when it fell asleep came back meanwhile."""
+    world = World(7, 3)
+    world.run(WARM_US)
+    world.freeze("0")
+    world.run_until_away("0", 6, CONFIRMED_PERIODS_MAX * PERIOD_US)
+    world.freeze("1")
+    world.wake("0")
+    world.run(MINUTE)
+    world.away_at.clear()
+    world.wake("1")
+    world.run(5 * SECOND)
+    assert not world.away_at
 
 
 def test_who_is_reached_by_one_relay_is_not_suspected() -> None:
