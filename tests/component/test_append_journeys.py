@@ -142,6 +142,11 @@ def test_a_session_leaves_a_sequencer_that_is_found_to_be_away() -> None:
 
 def test_what_comes_later_passes_over_who_is_away_and_says_so() -> None:
     async def scenario(journeys: Journeys) -> None:
+        task = journeys.put(is_repeatable=False)
+        await wait_quiet()
+        await journeys.peers.frames[-1].answer_all()
+        assert fate_of(task) == OK
+        assert journeys.urls == [f"http://{FIRST}/s/append"], "it is known as the owner"
         journeys.notice(FIRST)
         for is_repeatable in (False, True):
             task = journeys.put(is_repeatable=is_repeatable)

@@ -201,6 +201,20 @@ def test_what_is_no_question_is_refused_and_strangers_are_not_pinged() -> None:
     play(5, scenario)
 
 
+def test_a_relay_pings_64_times_at_once_and_is_unsure_of_the_rest() -> None:
+    async def scenario(world: Members) -> None:
+        await world.start()
+        await let(2)
+        world.network.silent.add("http://s0")
+        body = pack_question(MemberQuestion("s2", 0, target="s0"))
+        calls = [world.members["s1"].on_call(body) for _ in range(CALL_COUNT_MAX + 6)]
+        answers = await asyncio.gather(*calls)
+        found = [parse_reply(answer[2]).finding for answer in answers]
+        assert found.count(RelayFinding.UNSURE) == 6
+
+    play(5, scenario)
+
+
 def test_an_accused_member_says_in_its_answer_that_it_is_there() -> None:
     async def scenario(world: Members) -> None:
         question = MemberQuestion("s1", 0, (Word("s0", 2, MemberState.CONFIRMED),))

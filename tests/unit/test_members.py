@@ -16,6 +16,7 @@ from duramen.core.members.messages import (
     AWAY_COUNT_MAX,
     INCARNATION_MAX,
     LATE_US,
+    OBSERVED_US,
     PERIOD_US,
     RELAY_TIMEOUT_US,
     RUMOUR_COUNT_MAX,
@@ -220,7 +221,7 @@ def test_a_sleeper_does_not_believe_what_it_knew() -> None:
     world.away_at.clear()
     world.wake("1")
     world.run(5 * SECOND)
-    assert not world.away_at
+    assert ("1", "0") not in world.away_at
 
 
 def test_who_is_reached_by_one_relay_is_not_suspected() -> None:
@@ -430,6 +431,8 @@ def test_an_observer_that_is_told_of_all_believes_nothing() -> None:
     assert not observer.list_away(0)
     assert observer.on_reply(MemberReply("a", 0, words[1:]), 0)
     assert observer.list_away(0) == {"b"}
+    assert observer.list_away(OBSERVED_US - 1) == {"b"}
+    assert not observer.list_away(OBSERVED_US), "somebody has to say it again"
 
 
 def test_an_observer_is_told_of_63_at_most() -> None:
