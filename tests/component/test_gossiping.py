@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from duramen.core.members.messages import MemberQuestion, MemberState, RelayFinding, Word
 from duramen.core.members.witness import WITNESS_PERIOD_US
-from duramen.runtime.http_client import NoAnswerError
+from duramen.runtime.http_client import NoAnswerError, PeerClient
 from duramen.runtime.members.gossiping import CALL_COUNT_MAX, Gossiping
 from duramen.runtime.members.observing import Observing
 from duramen.runtime.members.witnessing import Witnessing
@@ -23,6 +23,7 @@ from duramen.wire.frame import FrameError
 from duramen.wire.member_calls import pack_question, parse_reply
 from duramen.wire.metadata_json import encode_node
 from tests.component.still_clock import read_clock_us, run_still, wait_clock
+from tests.waiting import wait_for
 
 Serve = Callable[[bytes], Awaitable[tuple[int, bytes]]]
 
@@ -178,6 +179,39 @@ def test_a_node_without_a_place_is_called_by_nobody() -> None:
         assert not any(member.list_away() == ["s2"] for member in world.members.values())
 
     play(5, scenario)
+
+
+def test_a_place_that_is_none_harms_nobody() -> None:
+    """With the real client: it raises no error of a peer for such a place."""
+
+    async def scenario() -> None:
+        store = MemoryStore(MemoryTree())
+        await store.start()
+        nodes = {"s0": {"data_url": "http://[bad"}, "s1": {"data_url": "http://127.0.0.1:99999"}}
+        for name, fields in nodes.items():
+            await store.create(f"/x/{name}", encode_node(fields), make_parents=True)
+        witness = Witnessing("b0", store, "/x")
+        client = PeerClient()
+        gossiping = Gossiping("s2", client, lambda: nodes, lambda: dict.fromkeys(nodes, 1))
+        observing = Observing("proxy", client, lambda: nodes, lambda: None)
+        for part in (witness, gossiping, observing):
+            part.start()
+        await wait_for(lambda: witness.statistics()["pinged"] == ["s0", "s1"])
+        await wait_for(lambda: gossiping.statistics()["unanswered"] >= 2)
+        for target in nodes:
+            question = pack_question(MemberQuestion("s2", 0, target=target))
+            for answer in (
+                await witness.on_call(question, "peer"),
+                (await gossiping.on_call(question))[2],
+            ):
+                assert parse_reply(answer).finding is RelayFinding.UNSURE
+        assert observing._task is not None and not observing._task.done()
+        for part in (witness, gossiping, observing):
+            await part.stop()
+        await client.close()
+        await store.close()
+
+    asyncio.run(scenario())
 
 
 def test_what_is_no_question_is_refused_and_strangers_are_not_pinged() -> None:

@@ -151,6 +151,9 @@ def test_a_journal_is_told_how_its_files_begin(capsys: pytest.CaptureFixture[str
 
 
 def test_gossip_can_be_switched_off_where_there_is_any() -> None:
+    longest = [*ARGUMENTS, "--id", "x" * 240]
+    assert parse_options("sequencer", longest).takes_part_in_gossip
+    assert not parse_options("sequencer", [*longest[:-1], "x" * 241]).takes_part_in_gossip
     for role in ("bookie", "sequencer", "writeproxy"):
         arguments = [*ARGUMENTS, "--data-dir", "x"]
         assert parse_options(role, arguments).is_gossiping

@@ -156,7 +156,7 @@ class BookieService:
             storage, self._plane, RegisteredSources(self._store, self._paths).find
         )
         self._repair.start()
-        if options.is_gossiping:
+        if options.takes_part_in_gossip:
             self._start_witnessing(self._plane)
         self._own_node = OwnNode(
             self._store, self._paths, cookie.bookie_id, cookie.incarnation, self._on_node

@@ -84,7 +84,7 @@ class SequencerService:
         lanes = BookieLanes(self._client, self._surveyor.urls.get, NodeWatch(self._context.nodes))
         own_id = self._context.sequencer_id
         link = MetadataLink(store, self._paths, own_id, data_url)
-        self._gossiping = self._make_gossiping() if options.is_gossiping else None
+        self._gossiping = self._make_gossiping() if options.takes_part_in_gossip else None
         away = self._list_away
         self.host = LogHost(own_id, self._context, lanes, link, self._sequencers, away=away)
         self._hand_over = HandOver(self.host, self._client)

@@ -64,7 +64,7 @@ class WriteProxy:
         self._paths = Paths(options.cluster)
         self._peers = PeerClient()
         self._roster = Roster(store, self._paths.sequencers, self._on_roster)
-        self._observing = self._make_observing() if options.is_gossiping else None
+        self._observing = self._make_observing() if options.takes_part_in_gossip else None
         self._router = Router(lambda: self._roster.nodes, self._list_away)
         self._region: str | None = None
         self._lanes = Lanes(self._peers, lambda: self._region)

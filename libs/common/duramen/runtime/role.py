@@ -25,6 +25,9 @@ from duramen.limits import (
 )
 from duramen.wire.edge.gate import Gate
 
+GOSSIP_ID_BYTES_MAX: Final = 240
+"""A name in a word about a process has 255, with what goes before a bookie's."""
+
 PRIVATE_UMASK: Final = 0o077
 """Of every process that keeps data: folders 0700, files 0600."""
 
@@ -82,6 +85,11 @@ class ServiceOptions:
     metadata_age_max_us: int = METADATA_AGE_MAX_US
     connection_count: int = CONNECTION_COUNT_MAX
     admin_connection_count_per_peer: int = ADMIN_CONNECTION_COUNT_PER_PEER
+
+    @property
+    def takes_part_in_gossip(self) -> bool:
+        """Whether it is asked to, and its id fits into a word about it."""
+        return self.is_gossiping and len(self.node_id.encode()) <= GOSSIP_ID_BYTES_MAX
 
     def data_url(self, port: int | None = None) -> str:
         """Where others reach the data plane that listens on `port` (default: `data_port`)."""

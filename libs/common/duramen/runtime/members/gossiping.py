@@ -28,7 +28,7 @@ from duramen.ids import BookieId
 from duramen.runtime.http_client import PeerClient, PeerError
 from duramen.runtime.http_server import Answer
 from duramen.runtime.members.metrics import show_gossip
-from duramen.runtime.sequencer.log_driver import now_us as read_clock_us
+from duramen.runtime.members.places import is_url, read_clock_us
 from duramen.wire.frame import FrameError
 from duramen.wire.member_calls import (
     HELPER_PATH,
@@ -170,7 +170,8 @@ class Gossiping:
             status, body = await self._peers.request_json(
                 "POST", url, pack_question(question), timeout_us
             )
-        except PeerError:
+        except (PeerError, ValueError):
+            # The second: what a node says of its process's place is none.
             return False
         try:
             reply = parse_reply(body) if status == 200 else None
@@ -208,8 +209,3 @@ class Gossiping:
         return self._gossip.judge_ping(
             target, is_answered=is_answered, begun_us=begun_us, now_us=self._now_us()
         )
-
-
-def is_url(text: object) -> bool:
-    """Whether what a node says of its process's place can be called."""
-    return isinstance(text, str) and text.startswith(("http://", "https://"))

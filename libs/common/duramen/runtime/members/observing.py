@@ -15,7 +15,7 @@ from typing import Any
 from duramen.core.members.messages import PERIOD_US, PING_TIMEOUT_US, MemberQuestion
 from duramen.core.members.observer import Observer
 from duramen.runtime.http_client import PeerClient, PeerError
-from duramen.runtime.sequencer.log_driver import now_us as read_clock_us
+from duramen.runtime.members.places import is_url, read_clock_us
 from duramen.units import SECOND
 from duramen.wire.frame import FrameError
 from duramen.wire.member_calls import PATH, pack_question, parse_reply
@@ -80,10 +80,13 @@ class Observing:
 
     async def _ask(self, receiver: str) -> None:
         url = self._nodes().get(receiver, {}).get("data_url")
+        if not is_url(url):
+            return
         try:
             body = await self._peers.call(f"{url}{PATH}", self._question, PING_TIMEOUT_US)
             reply = parse_reply(body)
-        except (PeerError, FrameError):
+        except (PeerError, FrameError, ValueError):
+            # The last: what a node says of its process's place is none.
             return
         self._answer_count += 1
         if self._observer.on_reply(reply, self._now_us()):

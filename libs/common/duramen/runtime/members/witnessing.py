@@ -21,9 +21,8 @@ from duramen.core.members.messages import (
 )
 from duramen.core.members.witness import WITNESS_PERIOD_US, Witness, judge_ping
 from duramen.runtime.http_client import PeerClient, PeerError
-from duramen.runtime.members.gossiping import is_url
+from duramen.runtime.members.places import is_url, read_clock_us
 from duramen.runtime.registry import Roster
-from duramen.runtime.sequencer.log_driver import now_us as read_clock_us
 from duramen.runtime.stores.metadata_store import MetadataStore
 from duramen.units import SECOND
 from duramen.wire.member_calls import (
@@ -122,7 +121,8 @@ class Witnessing:
             return False
         try:
             await self._client.request_json("POST", f"{url}{PATH}", self._question, timeout_us)
-        except PeerError:
+        except (PeerError, ValueError):
+            # The second: what a node says of its process's place is none.
             return False
         self._witness.note_heard(name, self._now_us())
         return True
