@@ -116,14 +116,7 @@ class SequencerService:
         }
         self._control = Control(store, self._paths, operations, check_config)
         self._frames = AppendFrames(self.host)
-        self._server = DataServer(
-            options.host,
-            options.data_port,
-            self._on_call,
-            self._frames.on_call,
-            gate=options.make_gate(),
-            limits=ServerLimits(connection_count=options.connection_count),
-        )
+        self._server = self._make_server()
         fields = {
             "data_url": data_url,
             "admin_url": options.admin_url(),
@@ -251,6 +244,17 @@ class SequencerService:
 
         election = Election(self._store, self._paths.auditor, fields, on_leadership)
         return auditor, election
+
+    def _make_server(self) -> DataServer:
+        options = self._options
+        return DataServer(
+            options.host,
+            options.data_port,
+            self._on_call,
+            self._frames.on_call,
+            gate=options.make_gate(),
+            limits=ServerLimits(connection_count=options.connection_count),
+        )
 
     def _make_gossiping(self) -> Gossiping:
         sequencers = self._sequencers
