@@ -214,11 +214,14 @@ def test_the_defaults_are_those_of_the_interface_page() -> None:
 
 def test_what_older_processes_do_not_know_is_left_out_where_it_says_nothing() -> None:
     config = parse_log_config({})
-    assert config.to_json()["compression"] == "none" and "compression" not in config.to_stored()
+    later = {"compression": "none", "owner_region": "none"}
+    assert config.to_json() == config.to_stored() | later
     assert parse_log_config(config.to_stored()) == config
     small = parse_log_config({"compression": "zstd"})
-    assert small.to_stored() == small.to_json() and small.to_json()["compression"] == "zstd"
-    assert not needs_new_segment(config, small)
+    near = parse_log_config({"owner_region": "writers"})
+    assert small.to_stored() == config.to_stored() | {"compression": "zstd"}
+    assert near.to_stored() == config.to_stored() | {"owner_region": "writers"}
+    assert not needs_new_segment(config, small) and not needs_new_segment(config, near)
 
 
 def test_no_limit_is_null_or_none() -> None:
