@@ -42,7 +42,8 @@ server's tick with it; then its logs are recovered. 5.9 s were measured beside o
 
 HINT_FAILOVER_S: Final = 1.5
 """The same for an owner that is frozen among six sequencers: its neighbours find out, and the next
-one takes its logs over before its session ends. 1.0 to 1.3 s were measured."""
+one takes its logs over before its session ends. 0.8 to 1.35 s were measured beside other
+work."""
 
 SETTLED_S: Final = 16.0
 """Until every copy of a killed bookie is made anew, by a hurried auditor: its session, a grace of
