@@ -43,7 +43,7 @@ from duramen.wire.bookie_calls import (
     parse_statuses,
 )
 from duramen.wire.entry import check_entry, encode_entry
-from duramen.wire.envelope import Envelope, encode_envelope
+from duramen.wire.flexible.envelope import Envelope, encode_envelope
 from duramen.wire.metadata_json import Paths
 from duramen_bookie.service import BookieService
 from tests.waiting import wait_for

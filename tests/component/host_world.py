@@ -109,6 +109,8 @@ class HostWorld:
         self.hosts: dict[str, LogHost] = {}
         self.lanes: dict[str, Lanes] = {}
         self.contexts: dict[str, SequencerContext] = {}
+        self.away: list[str] = []
+        """Whom all sequencers take for away."""
         self._rosters: list[Roster] = []
         self._append_count = 0
 
@@ -140,18 +142,27 @@ class HostWorld:
         roster = Roster(store, PATHS.sequencers)
         self._rosters.append(roster)
         link = MetadataLink(store, PATHS, SequencerId(name), url)
-        host = LogHost(SequencerId(name), context, cast(Any, lanes), link, roster)
+        host = LogHost(
+            SequencerId(name), context, cast(Any, lanes), link, roster, away=lambda: self.away
+        )
         await roster.start()
         store.on_session(host.on_session)
         self.hosts[name] = host
         return host
 
     def append(
-        self, host: LogHost, log_id: LogId, *, tried: tuple[str, ...] = (), timeout_s: float = 10
+        self,
+        host: LogHost,
+        log_id: LogId,
+        *,
+        tried: tuple[str, ...] = (),
+        timeout_s: float = 10,
+        region: str | None = None,
     ) -> asyncio.Future[AppendResult]:
         """Submit one append; the future gets its answer."""
         future: asyncio.Future[AppendResult] = asyncio.get_running_loop().create_future()
         queued = self.make_append(tried=tried, timeout_s=timeout_s)
+        queued = replace(queued, region=region)
         driver = host.submit(log_id, queued, future.set_result)
         if driver is not None:
             driver.flush()
@@ -167,10 +178,12 @@ class HostWorld:
         """Whether somebody is known to own the log."""
         return self.tree.get(PATHS.owner(log_id)) is not None
 
-    async def own_elsewhere(self, log_id: LogId, owner: str, url: str) -> None:
+    async def own_elsewhere(
+        self, log_id: LogId, owner: str, url: str, *, by_hint: bool = False
+    ) -> None:
         """An owner node of somebody else."""
         link = MetadataLink(self.setup, PATHS, SequencerId(owner), url)
-        await link.keep_owner(log_id, Epoch(1))
+        await link.keep_owner(log_id, Epoch(1), by_hint=by_hint)
 
     async def close(self) -> None:
         """End everything that runs."""

@@ -18,14 +18,21 @@ from duramen.client import (
     SyncClient,
     SyncLog,
     SyncNamespace,
+    SyncPartitionedLog,
+    SyncPartitionedProducer,
     SyncProducer,
     SyncTicket,
 )
 
 FACES = ("async", "sync")
-_PLAIN = ("log", "producer", "statistics", "is_done")
+_PLAIN = (
+    "log", "partition_of", "partitioned_log", "producer", "statistics", "is_done",
+)  # fmt: skip
 _LISTS = ("read", "logs", "namespaces")
-_WRAPPED = (SyncNamespace, SyncLog, SyncProducer, SyncTicket, SyncBulkTicket)
+_WRAPPED = (
+    SyncNamespace, SyncLog, SyncPartitionedLog, SyncPartitionedProducer, SyncProducer, SyncTicket,
+    SyncBulkTicket,
+)  # fmt: skip
 
 
 class Threaded:

@@ -15,6 +15,7 @@ import pytest
 from duramen.client.bookie_client import BookieClient
 from duramen.config import LogConfig
 from duramen.core.log_node import LogNode
+from duramen.core.segment import Totals
 from duramen.core.status import BookieStatus
 from duramen.errors import DuramenError
 from duramen.ids import EntryId, Epoch, LedgerId, LogId, epoch_of, ledger_of
@@ -24,7 +25,7 @@ from duramen.wire.cold.paths import parse_path, segment_folder
 from duramen.wire.cold.rebuild import ColdDataError
 from duramen.wire.edge import batch_codec
 from duramen.wire.edge.batch_codec import Codec
-from duramen.wire.entry import HEADER_BYTES, check_entry
+from duramen.wire.entry import HEADER_BYTES, check_entry, encode_entry, open_payload
 from duramen.wire.metadata_json import encode_node, read_node
 from duramen.wire.record_batch import decode_batch, encode_batch, split_batches
 from duramen.wire.repair_calls import Inventory, InventoryAnswer, Source
@@ -40,7 +41,7 @@ from tests.component.archive_world import (
     make_world,
     run,
 )
-from tests.unit.cold_entries import SegmentBytes
+from tests.unit.cold_entries import SegmentBytes, make_compressed
 
 Entries = dict[tuple[int, int], bytes]
 
@@ -239,6 +240,38 @@ def test_batches_that_compress_otherwise_than_they_did(
             node = await world.connection.nodes.read_segment(restored.log_id, epoch)
             assert node is not None and node.totals is not None
             assert node.totals.length_bytes == length_bytes != segment.totals.length_bytes
+
+    run(work())
+
+
+def test_what_lay_in_compressed_entries_is_restored_as_compressed_batches(tmp_path: Path) -> None:
+    """The same records and places; entries that every version reads, whatever the log has."""
+
+    async def work() -> None:
+        world, bookies = await prepare(
+            tmp_path, lambda epoch: make_compressed(ledger_of(LOG, Epoch(epoch))), 2
+        )
+        restored = await restore(world, bookies)
+        held = {key: data for one in bookies.held.values() for key, data in one.items()}
+        for epoch, segment in world.segments.items():
+            ledger = ledger_of(restored.log_id, epoch)
+            for entry_id, data in segment.entries.items():
+                found, was = check_entry(held[ledger, entry_id]), check_entry(data)
+                assert not found.is_compressed
+                plain = encode_entry(
+                    ledger_id=was.ledger_id, entry_id=was.entry_id, flags=0,
+                    before=Totals(was.first_position), after=was.totals._replace(
+                        length_bytes=was.payload_bytes
+                    ), batches=[bytes(open_payload(data))], record_count=was.record_count,
+                )  # fmt: skip
+                if was.is_control:
+                    assert decode(held[ledger, entry_id]) == decode(data)
+                    continue
+                *place, rows = decode(held[ledger, entry_id])
+                _, position, _, totals, meant = decode(plain)
+                assert place == [entry_id, position, was.has_state, totals]
+                assert [row[:-1] for row in rows] == [row[:-1] for row in meant]
+                assert all(row[-1] is Codec.ZSTD for row in rows) or not was.is_compressed
 
     run(work())
 

@@ -12,7 +12,7 @@ import pytest
 from duramen.ids import EntryId, LedgerId
 from duramen.wire.disk.entry_log_format import NO_ENVELOPE
 from duramen.wire.disk.journal_format import BLOCK_BYTES, JournalRecord, RecordKind
-from duramen.wire.envelope import Envelope
+from duramen.wire.flexible.envelope import Envelope
 from duramen_bookie.entry_log.contents import ContentRows, ContentRun
 from duramen_bookie.entry_log.data_file import DataDamage, index_path, scan
 from duramen_bookie.file_system import PosixFileSystem

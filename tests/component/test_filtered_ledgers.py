@@ -21,7 +21,7 @@ from duramen.ids import NOTHING, BookieId, EntryId, Member, NodeNumber
 from duramen.runtime.stores.memory_store import MemoryTree
 from duramen.wire.bookie_calls import Add, ReadRange, ServiceClass
 from duramen.wire.entry import check_entry
-from duramen.wire.envelope import Envelope, parse_content
+from duramen.wire.flexible.envelope import Envelope, parse_content
 from duramen.wire.flexible.filtered_answers import FilteredAnswer
 from duramen.wire.flexible.filtered_reads import FilteredRange
 from duramen.wire.repair_calls import Source

@@ -27,7 +27,7 @@ from duramen.runtime.stores.memory_store import MemoryTree
 from duramen.wire.bookie_calls import Add, LacUpdate, Marks, ReadRange, ServiceClass, pack_reads
 from duramen.wire.disk.journal_format import BLOCK_BYTES
 from duramen.wire.entry import HEADER_BYTES, check_entry
-from duramen.wire.envelope import Envelope
+from duramen.wire.flexible.envelope import Envelope
 from duramen.wire.flexible.filtered_answers import FilteredAnswer
 from duramen.wire.flexible.filtered_reads import FilteredRange, pack_filtered_reads
 from duramen.wire.repair_calls import Source

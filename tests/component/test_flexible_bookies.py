@@ -32,7 +32,7 @@ from duramen.runtime.reading.tail import TailFinder
 from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
 from duramen.wire.bookie_calls import Add, LacUpdate
 from duramen.wire.entry import check_entry
-from duramen.wire.envelope import Envelope, encode_envelope
+from duramen.wire.flexible.envelope import Envelope, encode_envelope
 from duramen.wire.metadata_json import Paths, encode_log, encode_segment
 from duramen.wire.record_batch import encode_batch
 from tests.component.bookie_world import Bookie, keep, running

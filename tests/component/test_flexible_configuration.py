@@ -35,6 +35,7 @@ from tests.unit.nodes import make_log
 from tests.waiting import wait_for
 
 FORMATS = {"formats": {"envelope": 1}}
+KINDS = ("segment", "envelope")
 WIDE = {"copysets": "flexible", "replication": {"node": 3, "rack": 3}}
 
 
@@ -159,8 +160,8 @@ def test_a_process_of_this_version_knows_format_2_and_makes_1() -> None:
 
 
 def test_a_version_is_a_number() -> None:
-    assert understands({"formats": {"segment": 3, "envelope": 1, "later": "x"}})
-    assert not understands({"formats": {"segment": True, "envelope": 1}})
+    assert understands({"formats": {"segment": 3, "envelope": 1, "later": "x"}}, KINDS)
+    assert not understands({"formats": {"segment": True, "envelope": 1}}, KINDS)
 
 
 # --- What is refused -----------------------------------------------------------------------------

@@ -35,7 +35,7 @@ from duramen.runtime.sequencer import bookie_lanes, store_lane
 from duramen.units import MIB, MS
 from duramen.wire import bookie_calls as calls
 from duramen.wire.entry import encode_entry, read_entry_info
-from duramen.wire.envelope import Envelope, parse_envelope
+from duramen.wire.flexible.envelope import Envelope, parse_envelope
 from duramen.wire.flexible.filtered_answers import (
     EnvelopeRun,
     FilteredAnswer,

@@ -39,7 +39,7 @@ from duramen.texts import parse_position
 from duramen.units import SECOND
 from duramen.wire.bookie_calls import Marks, pack_marks, parse_lacs
 from duramen.wire.entry import HEADER_BYTES, read_entry_info
-from duramen.wire.envelope import Envelope
+from duramen.wire.flexible.envelope import Envelope
 from duramen.wire.flexible.filtered_answers import (
     FilteredAnswer,
     group_runs,

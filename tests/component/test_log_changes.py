@@ -28,6 +28,7 @@ from duramen.runtime.sequencer.node_watch import NodeWatch
 from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
 from duramen.runtime.stores.metadata_store import OutcomeUnknown
 from duramen.wire.metadata_json import Paths, encode_log, encode_node, read_log
+from duramen.wire.nodes.formats import PROCESS_FORMATS
 from duramen_sequencer.log_changes import LogChanges
 from duramen_sequencer.log_host import LogHost
 from tests.unit.core_fakes import LOG_ID
@@ -127,6 +128,26 @@ def test_the_fields_that_are_named_change_and_the_owner_is_told(kind: type[Memor
         assert world.peers.calls == [("http://s1/s/control", told)]
 
     run(scenario, kind)
+
+
+def test_compression_is_switched_on_once_all_read_what_it_makes() -> None:
+    async def scenario(world: World) -> None:
+        with pytest.raises(DuramenError, match="not read by s0, s1: upgrade first"):
+            await world.reconfigure({"compression": "zstd"})
+        assert (await world.reconfigure({"compression": "none"}))["changed"] is False
+        today = encode_node({"formats": dict(PROCESS_FORMATS)})
+        for name in ("s0", "s1"):
+            await world.store.set(f"{PATHS.sequencers}/{name}", today, version=0)
+        answer = await world.reconfigure({"compression": "zstd"})
+        assert answer["changed"] and answer["config"]["compression"] == "zstd"
+        # Whoever comes later keeps nobody from other changes, nor from switching it off.
+        await world.store.create(f"{PATHS.available}/b0", encode_node({}), make_parents=True)
+        assert (await world.reconfigure({"commit_delay": "9ms"}))["changed"]
+        assert (await world.reconfigure({"compression": "none"}))["changed"]
+        stored = await world.store.get(PATHS.log(LOG_ID))
+        assert stored is not None and b"compression" not in stored.data
+
+    run(scenario)
 
 
 def test_who_has_read_an_older_configuration_does_not_write_over_the_next_one() -> None:

@@ -18,19 +18,30 @@ from typing import Any, cast
 
 import pytest
 
+from duramen.core.ownership.balancer import HOLD_OFF_US
+from duramen.core.sequencer.log_state import LogState
 from duramen.errors import DuramenError
 from duramen.ids import Epoch, LogId, SequencerId
+from duramen.runtime.sequencer.log_driver import LogDriver, now_us
 from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.runtime.stores.memory_store import MemoryStore
 from duramen.runtime.stores.metadata_store import Stored, Watch
 from duramen.wire.metadata_json import read_log
 from duramen.wire.sequencer_calls import AppendedBatch, Redirect
 from duramen_sequencer import log_host
-from duramen_sequencer.log_host import LogHost
 from duramen_sequencer.ownership import claims
 from duramen_sequencer.ownership.hand_over import HandOver
-from tests.component.host_world import PATHS, HostWorld
-from tests.component.ownership_world import FIRST, GONE, LOG, SECOND, THIRD, code_of, play
+from tests.component.host_world import CONFIG, PATHS, HostWorld
+from tests.component.ownership_world import (
+    FIRST,
+    GONE,
+    LOG,
+    SECOND,
+    THIRD,
+    code_of,
+    play,
+    two_hosts,
+)  # fmt: skip
 from tests.unit.nodes import make_log
 from tests.waiting import wait_for
 
@@ -77,6 +88,104 @@ def test_an_owner_that_refuses_connections_loses_its_log_to_the_next_at_once() -
         assert isinstance(await world.append(host, LOG), Redirect), "without a hint it is believed"
         assert isinstance(await world.append(host, LOG, tried=(FIRST,)), AppendedBatch)
         assert host.statistics()["hinted_takeovers"] == 1
+
+    play(scenario)
+
+
+async def read_owner_fields(world: HostWorld) -> dict[str, Any]:
+    stored = await world.setup.get(PATHS.owner(LOG))
+    assert stored is not None
+    fields: dict[str, Any] = json.loads(stored.data)
+    return fields
+
+
+def test_an_owner_that_is_away_loses_its_log_to_the_next_and_the_node_says_by_what() -> None:
+    async def scenario(world: HostWorld) -> None:
+        async with listening() as url:
+            host = await world.add_host(SECOND)
+            await world.add_host(FIRST, {"data_url": url})
+            await world.own_elsewhere(LOG, FIRST, url)
+            world.away = [FIRST]
+            assert isinstance(await world.append(host, LOG), AppendedBatch), "nobody tried it"
+            assert host.statistics()["away_takeovers"] == 1
+            assert (await read_owner_fields(world))["by_hint"] is True
+            (event, *_) = host.stories.report(LOG)
+            assert event["reason"] == "an append came, and its owner is away"
+
+    play(scenario)
+
+
+def test_no_hint_takes_a_log_from_whoever_has_it_by_a_hint() -> None:
+    async def scenario(world: HostWorld) -> None:
+        async with listening() as url:
+            host = await world.add_host(SECOND)
+            await world.add_host(FIRST, {"data_url": url})
+            await world.own_elsewhere(LOG, FIRST, url, by_hint=True)
+            world.away = [FIRST]
+            assert code_of(await world.append(host, LOG)) == "log_unavailable"
+            assert host.statistics()["away_takeovers"] == 0
+            stored = await world.setup.get(PATHS.owner(LOG))
+            assert stored is not None
+            await world.setup.delete(PATHS.owner(LOG), version=stored.version)
+            assert isinstance(await world.append(host, LOG), AppendedBatch), "its session ended"
+            assert "by_hint" not in await read_owner_fields(world)
+
+    play(scenario)
+
+
+def test_an_owner_that_is_away_and_refuses_connections_is_gone_which_is_no_hint() -> None:
+    async def scenario(world: HostWorld) -> None:
+        host = await world.add_host(SECOND)
+        await world.add_host(FIRST)
+        await world.own_elsewhere(LOG, FIRST, GONE, by_hint=True)
+        world.away = [FIRST]
+        assert isinstance(await world.append(host, LOG), AppendedBatch)
+        assert "by_hint" not in await read_owner_fields(world)
+        assert host.statistics()["hinted_takeovers"] == 1
+
+    play(scenario)
+
+
+def test_a_hint_that_another_followed_before_is_not_followed_again() -> None:
+    """Two followers of one hint: who claims later finds the other's mark, and gives the log up."""
+
+    async def scenario(world: HostWorld) -> None:
+        async with listening() as url:
+            host = await world.add_host(SECOND)
+            await world.add_host(FIRST, {"data_url": url})
+            await world.add_host(THIRD, {"data_url": url})
+            await world.own_elsewhere(LOG, THIRD, url, by_hint=True)
+            # It was told to take over while the log was still the frozen one's.
+            host._context.hints.note(LOG, now_us())
+            host.take_over(LOG, demand=1)
+            await wait_for(lambda: LOG not in host.drivers)
+            assert (await read_owner_fields(world))["sequencer"] == THIRD
+            result = await world.append(host, LOG)
+            assert isinstance(result, Redirect) and result.sequencer_id == THIRD
+
+    play(scenario)
+
+
+def test_a_log_that_is_handed_over_is_nobodys_by_a_hint() -> None:
+    async def scenario(world: HostWorld) -> None:
+        host = await world.add_host(SECOND)
+        host._context.hints.note(LOG, now_us())
+        operations = HandOver(host, cast(Any, None)).operations
+        await operations["take"]({"log_id": str(LOG), "from": FIRST})
+        await wait_for(lambda: world.owner_exists(LOG))
+        assert "by_hint" not in await read_owner_fields(world)
+
+    play(scenario)
+
+
+def test_a_log_without_an_owner_goes_to_nobody_who_is_away() -> None:
+    async def scenario(world: HostWorld) -> None:
+        host = await world.add_host(SECOND)
+        await world.add_host(FIRST)
+        assert isinstance(await world.append(host, LOG), Redirect), "the hash names the first"
+        world.away = [FIRST]
+        assert isinstance(await world.append(host, LOG), AppendedBatch)
+        assert "by_hint" not in await read_owner_fields(world)
 
     play(scenario)
 
@@ -265,36 +374,6 @@ def test_a_stop_that_takes_too_long_answers_what_waits_and_leaves_the_rest_to_re
     play(scenario)
 
 
-class Wire:
-    """Control calls between hosts, without sockets."""
-
-    def __init__(self) -> None:
-        self.by_url: dict[str, HandOver] = {}
-        self.is_cut = False
-
-    def join(self, host: LogHost, url: str) -> HandOver:
-        hand_over = self.by_url[url] = HandOver(host, cast(Any, self))
-        return hand_over
-
-    async def request_json(
-        self, _method: str, url: str, body: bytes, _timeout_us: int
-    ) -> tuple[int, bytes]:
-        if self.is_cut:
-            return 503, b"{}"
-        request = json.loads(body)
-        operations = self.by_url[url.removesuffix("/s/control")].operations
-        return 200, json.dumps(await operations[request["op"]](request)).encode()
-
-
-async def two_hosts(world: HostWorld) -> tuple[Wire, LogHost, LogHost, HandOver]:
-    wire = Wire()
-    first = await world.add_host(FIRST, {"data_url": "http://127.0.0.1:1"})
-    second = await world.add_host(SECOND, {"data_url": "http://127.0.0.1:2"})
-    wire.join(second, "http://127.0.0.1:2")
-    await wait_for(lambda: len(first.claims.rank(make_log())) == 2)
-    return wire, first, second, wire.join(first, "http://127.0.0.1:1")
-
-
 def test_a_log_is_handed_over_while_appends_go_on() -> None:
     async def scenario(world: HostWorld) -> None:
         _, first, second, hand_over = await two_hosts(world)
@@ -315,6 +394,69 @@ def test_a_log_is_handed_over_while_appends_go_on() -> None:
         events = [event["event"] for event in first.stories.report(LOG)]
         assert events == ["takeover", "claimed", "appends in", "leaves", "closes", "closed"]
         assert second.stories.report(LOG)[0]["event"] == "taken"
+
+    play(scenario)
+
+
+def test_the_balancer_gets_no_log_that_has_just_come_and_the_story_says_why_one_went(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(world: HostWorld) -> None:
+        _, first, second, hand_over = await two_hosts(world)
+        ask = hand_over.operations["hand_over"]
+        request = {"op": "hand_over", "log_id": str(LOG), "to": SECOND, "balancing": True}
+        request["reason"] = f"{FIRST} carried 1.8 times its share"
+        assert isinstance(await world.append(first, LOG), AppendedBatch)
+        with pytest.raises(DuramenError, match="has just come"):
+            await ask(request)
+        [row] = (await hand_over.operations["owned"]({}))["logs"]
+        assert row["held_s"] == 0
+        monkeypatch.setattr(LogDriver, "held_us", HOLD_OFF_US)
+        assert (await ask(request))["to"] == SECOND
+        [left] = [e for e in first.stories.report(LOG) if e["event"] == "leaves"]
+        assert left["reason"] == f"handed over to {SECOND}, because {request['reason']}"
+        taken = second.stories.report(LOG)[0]["reason"]
+        assert taken == f"handed over by {FIRST}, because {request['reason']}"
+
+    play(scenario)
+
+
+def test_a_log_that_is_to_be_where_its_writers_are_says_where_that_is() -> None:
+    async def scenario(world: HostWorld) -> None:
+        wire, first, second, hand_over = await two_hosts(world)
+        log_id = LogId(LOG + 1)
+        config = CONFIG.model_copy(update={"owner_region": "writers"})
+        await world.add_log(log_id, "near", config=config)
+        for each in (LOG, log_id):
+            for _ in range(20):
+                append = world.append(first, each, region="us", tried=(SECOND,))
+                assert isinstance(await append, AppendedBatch)
+        plain, near = (await hand_over.operations["owned"]({}))["logs"]
+        assert "writers_region" not in plain and not near["came_for_region"]
+        assert near["writers_region"] == "us"
+        await hand_over.hand_over(log_id, SECOND, is_for_region=True)
+        await wait_for(lambda: second.drivers[log_id].core.state is LogState.ACTIVE)
+        [came] = (await wire.by_url["http://127.0.0.1:2"].operations["owned"]({}))["logs"]
+        assert came["came_for_region"]
+        back = await wire.by_url["http://127.0.0.1:2"].hand_over(log_id, FIRST)
+        assert back["closed"] and not first.drivers[log_id].came_for_region
+
+    play(scenario)
+
+
+def test_how_long_a_log_is_here_counts_over_its_epochs_and_ends_with_it() -> None:
+    async def scenario(world: HostWorld) -> None:
+        _, first, second, hand_over = await two_hosts(world)
+        assert isinstance(await world.append(first, LOG), AppendedBatch)
+        driver = first.drivers[LOG]
+        before_us = driver.held_us
+        driver.core.request_roll()
+        driver.flush()
+        assert isinstance(await world.append(first, LOG), AppendedBatch)
+        await wait_for(lambda: driver.core.roll_count == 1)
+        assert driver.held_us > before_us > 0
+        await hand_over.hand_over(LOG, SECOND)
+        assert driver.held_us == 0 and second.drivers[LOG].held_us > 0
 
     play(scenario)
 

@@ -27,7 +27,7 @@ from duramen.ids import (
 from duramen.units import MIB
 from duramen.wire.bookie_calls import Add, ReadAnswer, ReadRange, ServiceClass
 from duramen.wire.entry import check_entry
-from duramen.wire.envelope import Envelope, parse_envelope
+from duramen.wire.flexible.envelope import Envelope, parse_envelope
 from duramen.wire.flexible.filtered_answers import FilteredAnswer, group_runs
 from duramen.wire.flexible.filtered_reads import FilteredRange
 from duramen.wire.repair_calls import Pull, PullAnswer, PullMap, Source

@@ -26,7 +26,7 @@ from duramen.runtime.reading.metadata import LogFollower
 from duramen.runtime.reading.tail import Tail
 from duramen.wire.entry import encode_entry
 from duramen.wire.metadata_json import encode_node
-from duramen.wire.nodes.formats import understands
+from duramen.wire.nodes.formats import PROCESS_FORMATS, understands
 from duramen.wire.read_answers import parse_batches
 from duramen.wire.record_batch import encode_batch
 from tests.component.readproxy_world import (
@@ -656,7 +656,7 @@ def test_it_registers_and_refuses_when_it_stops() -> None:
         found = await world.store.get(f"{PATHS.read_proxies}/rp-0")
         assert found is not None and found.ephemeral_session
         assert json.loads(found.data)["data_url"] == f"http://127.0.0.1:{world.proxy.port}"
-        assert understands(json.loads(found.data))
+        assert understands(json.loads(found.data), PROCESS_FORMATS)
         assert world.proxy.is_ready()
         await world.proxy.stop()
         assert not world.proxy.is_ready()

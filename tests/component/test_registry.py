@@ -14,6 +14,7 @@ from duramen.runtime.registry import Follower, Registration, Roster
 from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
 from duramen.runtime.stores.metadata_store import Stored, Unavailable, Watch
 from duramen.wire.metadata_json import encode_node
+from duramen.wire.nodes.formats import PROCESS_FORMATS
 from tests.waiting import wait_for
 
 PARENT = "/duramen/c1/available"
@@ -74,7 +75,7 @@ def test_an_own_node_is_made_again_whoever_deleted_it() -> None:
             await world.remove("b1")
             await wait_for(lambda: is_there(world, path))
             registration.update({"free": free})
-            data = encode_node({"free": free})
+            data = encode_node({"free": free, "formats": dict(PROCESS_FORMATS)})
             await wait_for(partial(is_there, world, path, data))
         await registration.stop()
 

@@ -2,7 +2,8 @@
 
 In: over real HTTP into a write proxy, compared by the encoded batch that reaches the sequencer,
 byte for byte. Out: from a read proxy, compared record by record. The records are drawn: any bytes,
-headers, times and txids; in as UTF-8 where they are, as base64 always; stored compressed or not.
+headers, times and txids; in as UTF-8 where they are, as base64 always; stored compressed or not,
+by their client or with their entry.
 Out each says by itself whether it is base64, where that was not asked for.
 Source: docs/protocol/rest.md "Either proxy".
 """
@@ -40,6 +41,7 @@ class Drawn(NamedTuple):
     times_ms: list[int]
     txids: list[int] | None
     codec: Codec
+    is_compressing: bool
 
     def encode(self, codec: Codec = Codec.NONE) -> bytes:
         return encode_batch(
@@ -101,6 +103,7 @@ def drawn(draw: st.DrawFn) -> Drawn:
         draw(several(st.integers(0, LAST_TIME_MS))),
         draw(st.none() | several(st.integers(0, (1 << 53) - 1)).map(sorted)),
         draw(st.sampled_from(Codec)),
+        draw(st.booleans()),
     )
 
 
@@ -188,6 +191,7 @@ async def _store(world: readproxy_world.World, batch: Drawn) -> None:
     entry = encode_entry(
         ledger_id=world.segment.ledger_id, entry_id=EntryId(world.entry_count), before=before,
         batches=[encoded], record_count=len(batch.bodies), after=world.totals,
+        is_compressing=batch.is_compressing,
     )  # fmt: skip
     await world.store_entry(entry)
 

@@ -22,12 +22,16 @@ from duramen.client import (
     Client,
     Log,
     Namespace,
+    PartitionedLog,
+    PartitionedProducer,
     Producer,
     ReadBatch,
     SyncBulkTicket,
     SyncClient,
     SyncLog,
     SyncNamespace,
+    SyncPartitionedLog,
+    SyncPartitionedProducer,
     SyncProducer,
     SyncTicket,
     Ticket,
@@ -37,12 +41,22 @@ from tests.style.faces import SPECIAL, read_sections
 
 TWINS = [
     (Client, SyncClient), (Namespace, SyncNamespace), (Log, SyncLog), (Producer, SyncProducer),
+    (PartitionedLog, SyncPartitionedLog), (PartitionedProducer, SyncPartitionedProducer),
 ]  # fmt: skip
-ASYNC = (Client, Namespace, Log, Producer, Ticket, BulkTicket, ReadBatch)
-SYNC = (SyncClient, SyncNamespace, SyncLog, SyncProducer, SyncTicket, SyncBulkTicket)
+ASYNC = (
+    Client, Namespace, Log, Producer, Ticket, BulkTicket, ReadBatch, PartitionedLog,
+    PartitionedProducer,
+)  # fmt: skip
+SYNC = (
+    SyncClient, SyncNamespace, SyncLog, SyncProducer, SyncTicket, SyncBulkTicket,
+    SyncPartitionedLog, SyncPartitionedProducer,
+)  # fmt: skip
 URL = "http://localhost:7301"
 GIVEN = ("client", "namespace", "log", "producer", "ticket", "batch")
-OWN_WORDS = {"SyncProducer.append", "SyncProducer.send", "SyncProducer.append_many"}
+OWN_WORDS = {
+    "SyncProducer.append", "SyncProducer.send", "SyncProducer.append_many",
+    "SyncPartitionedProducer.append", "SyncPartitionedProducer.send",
+}  # fmt: skip
 """They block, where those of the other face wait or raise `overloaded`."""
 
 
@@ -80,6 +94,9 @@ def play_all(kinds: tuple[type, ...], play: Callable[[Example, str], Awaitable[N
                 cluster.logs.clear()
                 cluster.namespaces.clear()
                 cluster.add_log("shop/orders")
+                if not example.name.endswith(("partitioned_log", "Log.ensure")):
+                    for partition in range(4):
+                        cluster.add_log(f"shop/clicks.{partition}-of-4")
                 async with asyncio.timeout(30), Client(cluster.url) as client:
                     await client.log("shop/orders").append([b"a", b"b"])
                     await play(example, cluster.url)

@@ -25,7 +25,7 @@ from duramen.runtime.sequencer.log_driver import LogDriver
 from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
 from duramen.units import HOUR, SECOND
 from duramen.wire.metadata_json import Paths, encode_node, read_node
-from duramen.wire.nodes.formats import understands
+from duramen.wire.nodes.formats import PROCESS_FORMATS, understands
 from duramen_sequencer import log_host
 from duramen_sequencer.ownership.weighing import Weighing
 from duramen_sequencer.service import SequencerService
@@ -112,9 +112,9 @@ def test_a_sequencer_says_that_it_understands_flexible_logs_also_after_it_met_si
         async def has_looked() -> bool:
             return "unreached" in await read()
 
-        assert understands(await read())
+        assert understands(await read(), PROCESS_FORMATS)
         await wait_for(has_looked)
-        assert understands(await read())
+        assert understands(await read(), PROCESS_FORMATS)
 
     run(scenario, monkeypatch)
 

@@ -15,7 +15,7 @@ from duramen.ids import Dlsn, EntryId, Epoch
 from duramen.limits import RECORD_BYTES_MAX
 from duramen.runtime.http_server import refuse_overloaded
 from duramen.wire.metadata_json import read_node
-from duramen.wire.nodes.formats import understands
+from duramen.wire.nodes.formats import PROCESS_FORMATS, understands
 from duramen.wire.record_batch import decode_batch, encode_batch
 from duramen.wire.record_json import encode_mark
 from duramen.wire.sequencer_calls import AlreadyStored, Append, AppendedBatch, AppendResult, LogMark
@@ -515,7 +515,7 @@ def test_a_proxy_that_stops_answers_what_is_in_flight() -> None:
         registered = f"{PATHS.write_proxies}/w1"
         found = await world.setup.get(registered)
         assert found is not None and f":{world.proxy.port}".encode() in found.data
-        assert understands(read_node(found.data))
+        assert understands(read_node(found.data), PROCESS_FORMATS)
         append = asyncio.create_task(world.append())
         await wait_for(lambda: len(world.rows) == 1)
         assert world.proxy.is_ready()

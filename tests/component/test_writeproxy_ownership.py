@@ -71,6 +71,23 @@ def test_everybody_who_sent_the_append_on_is_told_to_the_next() -> None:
     run(scenario, 3)
 
 
+def test_sequencers_learn_whence_an_append_came_where_they_are_in_several_regions() -> None:
+    async def scenario(world: World) -> None:
+        first, second = world.sequencers
+        assert (await world.append())[0] == 200
+        for sequencer, region in ((first, "r"), (second, "other")):
+            path = f"{PATHS.sequencers}/{sequencer.name}"
+            fields = {"data_url": sequencer.url, "region": region}
+            stored = await world.setup.get(path)
+            assert stored is not None
+            await world.setup.set(path, encode_node(fields), version=stored.version)
+        await wait_for(lambda: world.proxy._region is not None)
+        assert (await world.append())[0] == 200
+        assert [row.options.region for row in first.rows] == [None, "r"]
+
+    run(scenario, 2)
+
+
 def test_a_sequencer_that_stops_is_left_for_the_next_at_once() -> None:
     async def scenario(world: World) -> None:
         first, second = world.sequencers

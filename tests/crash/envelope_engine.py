@@ -16,7 +16,7 @@ from typing import Any
 from duramen.ids import EntryId, NodeNumber
 from duramen.wire.bookie_calls import Add
 from duramen.wire.entry import read_entry_info
-from duramen.wire.envelope import Envelope, encode_content, encode_envelope
+from duramen.wire.flexible.envelope import Envelope, encode_content, encode_envelope
 from tests.crash.disk import Disk
 from tests.crash.promises import Addition, Key, View
 from tests.crash.storage_engine import LAYOUT, StorageEngine

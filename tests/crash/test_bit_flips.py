@@ -20,7 +20,7 @@ from duramen.core.status import BookieStatus
 from duramen.ids import EntryId, LedgerId
 from duramen.limits import READ_BYTES_MAX
 from duramen.wire.bookie_calls import ReadRange
-from duramen.wire.envelope import encode_content
+from duramen.wire.flexible.envelope import encode_content
 from tests.crash.disk import Disk
 from tests.crash.envelope_engine import EnvelopeEngine, envelope_of
 from tests.crash.promises import Key, ledger, make_addition

@@ -302,6 +302,7 @@ class SequencerMachine(_Process):
         *,
         is_control: bool = False,
         has_state: bool = False,
+        is_compressing: bool = False,
     ) -> bytes:
         text = b",".join(batches).decode()
         epoch = epoch_of(ledger_id)

@@ -64,6 +64,9 @@ def test_the_examples_of_the_page_run(cluster: LocalCluster) -> None:
         assert await names["append_lines"](url, [b"a", b"b", b"c"]) == (2_003, 2_005)
         assert await names["watch"](url, 2_000, 5) == 2_005
         assert await names["append_and_tell"](url, b"tell") == "stored"
+        clicks = [(f"customer-{number}", b"page %d" % (number % 3)) for number in range(300)]
+        counted = await names["count_clicks"](url, clicks)
+        assert counted == dict.fromkeys([b"page 0", b"page 1", b"page 2"], 100)
         async with names["connect_carefully"](url) as client:
             assert (await client.log("shop/orders").tail()).seq_num == 2_007
         zookeeper = cluster.state()["zookeeper"]

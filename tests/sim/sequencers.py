@@ -403,9 +403,10 @@ class SequencerNode(Node):
 
 def _encode(  # noqa: PLR0917 - the shape of `EncodeEntry`
     ledger_id: LedgerId, entry: EntryId, before: Any, batches: Any, record_count: int, after: Any,
-    *, is_control: bool = False, has_state: bool = False,
+    *, is_control: bool = False, has_state: bool = False, is_compressing: bool = False,
 ) -> bytes:  # fmt: skip
     return encode_entry(
         ledger_id=ledger_id, entry_id=entry, before=before, batches=batches,
         record_count=record_count, after=after, flags=CONTROL * is_control | STATE * has_state,
+        is_compressing=is_compressing,
     )  # fmt: skip

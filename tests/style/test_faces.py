@@ -35,14 +35,21 @@ FACES = {
         "SyncTicket": Face(),
         "SyncBulkTicket": Face(),
     },
+    f"{SDK}/partitioned/log.py": {"PartitionedLog": Face()},
+    f"{SDK}/partitioned/producer.py": {"PartitionedProducer": Face()},
+    f"{SDK}/partitioned/blocking.py": {
+        "SyncPartitionedLog": Face(),
+        "SyncPartitionedProducer": Face(),
+    },
     # docs/sdk.md "Without proxies: the core library" has the example, and a test runs it.
     f"{SDK}/core/client.py": {"CoreClient": WITHOUT},
     f"{SDK}/core/read_log.py": {"ReadLog": WITHOUT},
     f"{SDK}/core/owned_log.py": {"OwnedLog": OWNED, "AppendTicket": TICKET},
 }
 VALUES = {
-    "Appended", "DuramenError", "LogSettings", "Lost", "Mark", "Moved", "NotOwner", "ReadRecord",
-    "Receipt", "Record", "Repeat", "RetryPolicy", "Uncertain", "Unreachable",
+    "Appended", "DuramenError", "LogSettings", "Lost", "Mark", "Moved", "NotOwner",
+    "PartitionBatch", "ReadRecord", "Receipt", "Record", "Repeat", "RetryPolicy", "Uncertain",
+    "Unreachable",
 }  # fmt: skip
 """Public classes without a method that a user calls."""
 

@@ -17,7 +17,7 @@ from duramen.wire.cold.part_writer import PartWriter
 from duramen.wire.cold.schema import ROW_GROUP_BYTES_MAX
 from duramen.wire.control_record import encode_control
 from duramen.wire.edge.batch_codec import Codec
-from duramen.wire.entry import CONTROL, STATE, encode_entry
+from duramen.wire.entry import CONTROL, STATE, check_entry, encode_entry
 from duramen.wire.record_batch import BatchProducer, encode_batch, read_info
 
 LOG = LogId(7)
@@ -36,7 +36,7 @@ class SegmentBytes:
     totals: Totals = Totals()
     next_entry: EntryId = EntryId(0)
 
-    def add(self, *batches: bytes, has_state: bool = False) -> None:
+    def add(self, *batches: bytes, has_state: bool = False, is_compressing: bool = False) -> None:
         """Append an entry of record batches."""
         own = Totals()
         for batch in batches:
@@ -44,7 +44,7 @@ class SegmentBytes:
             own = own.plus(
                 Totals(info.record_count, len(batch), info.max_txid, info.max_timestamp_ms)
             )
-        self._add(batches, own, STATE * has_state)
+        self._add(batches, own, STATE * has_state, is_compressing=is_compressing)
 
     def add_control(self, data: bytes = encode_control(TokenRecord("a token"))) -> None:
         """Append a control entry."""
@@ -54,7 +54,9 @@ class SegmentBytes:
         """The last entry is not there any more; its totals stay in those that follow."""
         del self.entries[EntryId(self.next_entry - 1)]
 
-    def _add(self, batches: Sequence[bytes], own: Totals, flags: int) -> None:
+    def _add(
+        self, batches: Sequence[bytes], own: Totals, flags: int, *, is_compressing: bool = False
+    ) -> None:
         after = self.totals.plus(own)
         self.entries[self.next_entry] = encode_entry(
             ledger_id=self.ledger_id,
@@ -64,6 +66,7 @@ class SegmentBytes:
             record_count=own.record_count,
             after=after,
             flags=flags,
+            is_compressing=is_compressing,
         )
         self.totals = after
         self.next_entry = EntryId(self.next_entry + 1)
@@ -96,6 +99,30 @@ def make_every_kind(
         encode_batch([b"after"], -5, txids=[901], producer=BatchProducer("old", 0, 2**64 - 1))
     )
     segment.add(encode_batch([bytes(range(256)) * 4096], 1_014))
+    return segment
+
+
+def make_compressed(ledger_id: LedgerId = LEDGER) -> SegmentBytes:
+    """Compressed entries between plain ones, with batches that clients compressed among them."""
+    segment = SegmentBytes(ledger_id)
+    producer = BatchProducer("who", 3, 17)
+    segment.add(encode_batch([b"plain"], 1_000))
+    segment.add(
+        encode_batch([b"press us " * 200] * 3, 1_013, producer=producer),
+        encode_batch([b"together " * 200], 1_013, txids=[900]),
+        has_state=True,
+        is_compressing=True,
+    )
+    segment.add_control()
+    segment.add(
+        encode_batch([b"press me " * 200] * 3, 1_014, codec=Codec.ZSTD),
+        encode_batch([b"and me " * 200] * 3, 1_014, headers=[[(b"name", b"one")], [], []]),
+        is_compressing=True,
+    )
+    segment.add(encode_batch([b"lost " * 400], 1_015), is_compressing=True)
+    segment.lose()
+    segment.add(encode_batch([b"last " * 400], 1_016), is_compressing=True)
+    assert sum(check_entry(entry).is_compressed for entry in segment.entries.values()) == 3
     return segment
 
 

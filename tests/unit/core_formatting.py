@@ -24,6 +24,7 @@ def encode_plain_entry(  # noqa: PLR0917 - the signature of `EncodeEntry`
     *,
     is_control: bool = False,
     has_state: bool = False,
+    is_compressing: bool = False,
 ) -> bytes:
     """A real entry around stand-ins for batches."""
     return encode_entry(
@@ -34,6 +35,7 @@ def encode_plain_entry(  # noqa: PLR0917 - the signature of `EncodeEntry`
         record_count=record_count,
         after=after,
         flags=CONTROL * is_control | STATE * has_state,
+        is_compressing=is_compressing,
     )
 
 

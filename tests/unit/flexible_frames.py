@@ -10,7 +10,7 @@ from duramen.core.status import BookieStatus
 from duramen.ids import NOTHING, BookieId, EntryId, Incarnation, LedgerId, Member, NodeNumber
 from duramen.wire import bookie_calls as calls
 from duramen.wire.bookie_calls import Add, ReadRange, ServiceClass
-from duramen.wire.envelope import Envelope, encode_envelope
+from duramen.wire.flexible.envelope import Envelope, encode_envelope
 from duramen.wire.flexible.filtered_answers import (
     EnvelopeRun,
     FilteredAnswer,

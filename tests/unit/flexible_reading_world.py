@@ -37,7 +37,7 @@ from duramen.core.status import BookieStatus
 from duramen.ids import NOTHING, EntryId, Epoch, LogId, Member, NodeNumber
 from duramen.limits import FILTERED_ENTRY_COUNT_MAX, FILTERED_RANGE_COUNT_MAX
 from duramen.units import KIB, MIB, MS, SECOND
-from duramen.wire.envelope import Envelope
+from duramen.wire.flexible.envelope import Envelope
 from tests.unit.flexible_segments import node
 
 TIMEOUT_US: Final = 5 * SECOND

@@ -13,7 +13,7 @@ from duramen.core.segment import Totals
 from duramen.ids import EntryId, Epoch, Incarnation, LedgerId, LogId, NodeNumber, ledger_of
 from duramen.wire.disk.journal_format import JournalRecord, RecordKind, encode_commit, seed_of
 from duramen.wire.entry import check_entry, encode_entry
-from duramen.wire.envelope import Envelope, content_of, encode_content, encode_envelope
+from duramen.wire.flexible.envelope import Envelope, content_of, encode_content, encode_envelope
 
 INCARNATION = Incarnation("0123456789abcdef0123456789abcdef")
 SEED = seed_of(INCARNATION)

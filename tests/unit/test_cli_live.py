@@ -254,6 +254,17 @@ def test_without_a_statement_tables_are_listed(capsys: pytest.CaptureFixture[str
 # --- top -----------------------------------------------------------------------------------------
 
 
+def test_a_log_that_its_owner_cannot_carry_is_named_before_the_tables() -> None:
+    hot = {**OWNED, "log_id": "3", "name": "shop/hot", "bytes_per_s": 0, "hot": "cpu"}
+    idle = [{**OWNED, "log_id": str(100 + index), "hot": None} for index in range(30)]
+    summary = summarize({"owners": {**OWNERS, "logs": [*idle, hot]}})
+    assert summary["hot_logs"] == [{"log": "shop/hot", "sequencer": "s1", "reason": "cpu"}]
+    lines = render(summary, columns=80, lines=24)
+    assert "too hot for its owner: shop/hot at s1 (cpu)" in lines[:4]
+    cool = render(summarize({"owners": OWNERS}), columns=80, lines=24)
+    assert not any("too hot" in line for line in cool)
+
+
 def test_a_moment_is_shown_in_lines_and_as_one_object(
     proxy: FakeProxy, capsys: pytest.CaptureFixture[str]
 ) -> None:

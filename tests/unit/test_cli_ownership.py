@@ -6,6 +6,7 @@ What is checked is what a user sees: lines, JSON, exit codes, and what is asked 
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -89,3 +90,22 @@ def test_a_sequencer_gets_another_share(
     assert main(["weigh", "s-1", "--weight", "2", "--json"]) == 0
     assert admin.asked == [(path, {"sequencer_weight": 2.0})] * 2
     assert main(["weigh", "s-1"]) == 2
+
+
+def test_members_are_listed_by_what_is_said_of_them(
+    admin: FakeProxy, capsys: pytest.CaptureFixture[str]
+) -> None:
+    alive = [{"id": name, "state": "alive", "incarnation": 0} for name in ("s1", "s2")]
+    away = [alive[0], {"id": "s2", "state": "away", "incarnation": 0}]
+    views: list[dict[str, Any]] = [{"sequencer": name, "members": alive} for name in ("s1", "s2")]
+    admin.answers["/v1/cluster/members"] = {"views": views, "silent": []}
+    assert main(["members"]) == 0
+    assert "s1, s2" in capsys.readouterr().out
+    views = [{"sequencer": "s1", "members": away}, {"sequencer": "s3", "members": None}]
+    admin.answers["/v1/cluster/members"] = {"views": views, "silent": ["s2"]}
+    assert main(["members"]) == 1
+    told = capsys.readouterr()
+    assert "away" in told.out
+    assert "without gossip: s3" in told.err and "no answer from s2" in told.err
+    assert main(["members", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["views"] == views

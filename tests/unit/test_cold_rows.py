@@ -21,13 +21,14 @@ from duramen.wire.cold.part_writer import PartWriter
 from duramen.wire.cold.rebuild import ColdDataError, rebuild_entries
 from duramen.wire.cold.schema import SCHEMA, SCHEMA_KEY
 from duramen.wire.edge.batch_codec import Codec
-from duramen.wire.entry import HEADER_BYTES, EntryError, check_entry
+from duramen.wire.entry import HEADER_BYTES, EntryError, check_entry, open_payload
 from duramen.wire.record_batch import BatchProducer, decode_batch, encode_batch, split_batches
 from tests.unit.cold_entries import (
     EPOCH,
     LEDGER,
     START_SEQ_NUM,
     SegmentBytes,
+    make_compressed,
     make_every_kind,
     open_part,
     write_part,
@@ -39,7 +40,7 @@ def decode(entry: bytes) -> list[object]:
     info = check_entry(entry)
     if info.is_control:
         return [info.totals, entry[HEADER_BYTES:]]
-    batches = [decode_batch(batch) for batch in split_batches(entry[HEADER_BYTES:])]
+    batches = [decode_batch(batch) for batch in split_batches(bytes(open_payload(entry)))]
     return [
         info.totals,
         info.first_position,
@@ -60,9 +61,13 @@ def assert_same(segment: SegmentBytes, row_group_bytes: int) -> None:
         original = segment.entries[entry.entry_id]
         assert decode(entry.data) == decode(original)
         assert entry.sum.identity_crc == check_entry(original).crc
-        is_plain = check_entry(original).is_control or all(
-            decode_batch(batch).info.codec is Codec.NONE
-            for batch in split_batches(original[HEADER_BYTES:])
+        info = check_entry(original)
+        is_plain = info.is_control or (
+            not info.is_compressed
+            and all(
+                decode_batch(batch).info.codec is Codec.NONE
+                for batch in split_batches(original[HEADER_BYTES:])
+            )
         )
         assert entry.is_exact == is_plain
         assert not is_plain or entry.data == original
@@ -78,6 +83,11 @@ def assert_same(segment: SegmentBytes, row_group_bytes: int) -> None:
 @pytest.mark.parametrize("row_group_bytes", [1, 700, 1 << 24])
 def test_every_kind_comes_back(row_group_bytes: int) -> None:
     assert_same(make_every_kind(), row_group_bytes)
+
+
+@pytest.mark.parametrize("row_group_bytes", [1, 700, 1 << 24])
+def test_compressed_entries_come_back_as_their_records(row_group_bytes: int) -> None:
+    assert_same(make_compressed(), row_group_bytes)
 
 
 texts = st.binary(max_size=12)
@@ -118,7 +128,9 @@ def segments(draw: st.DrawFn) -> SegmentBytes:
             segment.add_control(draw(st.binary(min_size=0, max_size=20)))
         else:
             segment.add(
-                *draw(st.lists(batches(), min_size=1, max_size=3)), has_state=draw(st.booleans())
+                *draw(st.lists(batches(), min_size=1, max_size=3)),
+                has_state=draw(st.booleans()),
+                is_compressing=draw(st.booleans()),
             )
         if draw(st.integers(0, 4)) == 0:
             segment.lose()

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duramen.ids import EntryId, LedgerId, NodeNumber
-from duramen.wire.envelope import (
+from duramen.wire.flexible.envelope import (
     ENVELOPE_BYTES_MAX,
     ENVELOPE_BYTES_MIN,
     MEMBERS_MAX,

@@ -23,7 +23,7 @@ from duramen.limits import FILTER_BLOCK_COUNT_MAX, MAP_NODE_COUNT_MAX
 from duramen.wire import bookie_calls as calls
 from duramen.wire.bookie_calls import Add, ReadRange, ServiceClass
 from duramen.wire.entry import encode_entry
-from duramen.wire.envelope import ENVELOPE_BYTES_MAX, Envelope
+from duramen.wire.flexible.envelope import ENVELOPE_BYTES_MAX, Envelope
 from duramen.wire.flexible.filtered_answers import (
     EnvelopeRun,
     FilteredAnswer,

@@ -19,7 +19,7 @@ from duramen.core.reading.range_read import AskNode, Finish, NodeAnswer, WantedE
 from duramen.core.status import BookieStatus
 from duramen.ids import EntryId, NodeNumber
 from duramen.units import KIB, MIB, MS
-from duramen.wire.envelope import Envelope
+from duramen.wire.flexible.envelope import Envelope
 from tests.unit.flexible_reading_world import (
     Copy,
     SimNode,

@@ -213,6 +213,16 @@ def test_no_address_leaves_with_a_pull() -> None:
     assert spelt == repair_calls.pack_pull(LIFE, PULL)
 
 
+def test_a_proxy_may_say_in_which_region_it_is() -> None:
+    row = Append(LogId(9), 5, b"", AppendOptions(tried=("s1",), region="eu"))
+    spelt = sequencer_calls.pack_appends([row, row, APPENDS[3]])
+    assert spelt.count(b'{"region": "eu", "tried": ["s1"]}') == 2
+    assert sequencer_calls.parse_appends(spelt) == [row, row, APPENDS[3]]
+    wrong = spelt.replace(b'"eu"', b"1234")
+    with pytest.raises(FrameError, match="options"):
+        sequencer_calls.parse_appends(wrong)
+
+
 def test_a_request_without_sense_in_its_options_is_refused() -> None:
     spelt = sequencer_calls.pack_appends([Append(LogId(9), 5, b"", AppendOptions(7))])
     for wrong in (b'{"match_seq_num": 7', b'{"match_seq_num":-7}', b'["match_seq_num", 7]'):

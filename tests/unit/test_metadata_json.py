@@ -83,6 +83,14 @@ def test_golden_log_node() -> None:
     assert read_log(first) == LOG, "written before flush.interval, size and wait_max"
 
 
+def test_a_region_that_nobody_asked_for_is_not_stored() -> None:
+    """Processes that do not know the field refuse a log that has it."""
+    assert b"owner_region" not in encode_log(LOG)
+    config = LOG.config.model_copy(update={"owner_region": "writers"})
+    log = replace(LOG, config=config)
+    assert b'"owner_region":"writers"' in encode_log(log) and read_log(encode_log(log)) == log
+
+
 def test_golden_log_node_that_released_hot_copies() -> None:
     log = replace(LOG, first_hot_epoch=Epoch(2))
     assert read_log(read_golden("log-node-released-v1.json", encode_log(log))) == log

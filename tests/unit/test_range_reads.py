@@ -22,7 +22,7 @@ from duramen.core.status import BookieStatus
 from duramen.ids import NOTHING, EntryId, Epoch, LogId, NodeNumber, ledger_of
 from duramen.limits import FILTERED_RANGE_COUNT_MAX
 from duramen.wire.bookie_calls import ReadRange, ServiceClass
-from duramen.wire.envelope import Envelope
+from duramen.wire.flexible.envelope import Envelope
 from duramen.wire.flexible.filtered_reads import FilteredRange
 
 LEDGER = ledger_of(LogId(9), Epoch(1))

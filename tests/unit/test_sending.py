@@ -10,7 +10,7 @@ from itertools import combinations, permutations, product
 
 from duramen.core.flexible.sending import ReadFilter, find_sender, has_to_send
 from duramen.ids import EntryId, NodeNumber
-from duramen.wire.envelope import Envelope
+from duramen.wire.flexible.envelope import Envelope
 
 NODES = [NodeNumber(number) for number in range(4)]
 STRANGER = NodeNumber(9)

@@ -103,6 +103,13 @@ def test_a_sequencer_is_told_when_it_gives_a_log_up() -> None:
         parse_options("bookie", [*ARGUMENTS, "--give-up-after", "90s"])
 
 
+def test_a_sequencer_is_told_not_to_balance() -> None:
+    assert parse_options("sequencer", ARGUMENTS).is_balancing
+    assert not parse_options("sequencer", [*ARGUMENTS, "--no-balance"]).is_balancing
+    with pytest.raises(SystemExit):
+        parse_options("writeproxy", [*ARGUMENTS, "--no-balance"])
+
+
 def test_a_read_proxy_is_told_how_old_metadata_may_be() -> None:
     assert parse_options("readproxy", ARGUMENTS).metadata_age_max_us == 5 * MINUTE
     options = parse_options("readproxy", [*ARGUMENTS, "--metadata-age-max", "90s"])
@@ -141,3 +148,15 @@ def test_a_journal_is_told_how_its_files_begin(capsys: pytest.CaptureFixture[str
     with pytest.raises(SystemExit):
         parse_options("bookie", [*first, "1025KiB"])
     assert "must be a multiple of 4KiB from 1MiB to" in capsys.readouterr().err
+
+
+def test_gossip_can_be_switched_off_where_there_is_any() -> None:
+    longest = [*ARGUMENTS, "--id", "x" * 240]
+    assert parse_options("sequencer", longest).takes_part_in_gossip
+    assert not parse_options("sequencer", [*longest[:-1], "x" * 241]).takes_part_in_gossip
+    for role in ("bookie", "sequencer", "writeproxy"):
+        arguments = [*ARGUMENTS, "--data-dir", "x"]
+        assert parse_options(role, arguments).is_gossiping
+        assert not parse_options(role, [*arguments, "--no-gossip"]).is_gossiping
+    with pytest.raises(SystemExit):
+        parse_options("readproxy", [*ARGUMENTS, "--no-gossip"])

@@ -17,6 +17,29 @@ LOG = LogId(7)
 WHEN = 29 * SECOND + 300_000
 
 
+def test_appends_are_counted_by_the_region_that_they_came_from() -> None:
+    meter = LoadMeter(0)
+    assert meter.regions_per_s(0) == {}
+    for at_us, region in ((0, "eu"), (WINDOW_US, "eu"), (WINDOW_US, "us"), (WINDOW_US, None)):
+        meter.note(1, at_us, region)
+    seconds = (2 * WINDOW_US - 1) / 1e6
+    found = meter.regions_per_s(2 * WINDOW_US - 1)
+    assert found == {"eu": pytest.approx(2 / seconds), "us": pytest.approx(1 / seconds)}
+    assert meter.regions_per_s(9 * WINDOW_US) == {}
+    for number in range(1_000):
+        meter.note(1, 9 * WINDOW_US, f"region-{number}")
+    assert len(meter.regions_per_s(9 * WINDOW_US)) == 16
+
+
+def test_refused_appends_are_told_over_the_same_windows() -> None:
+    meter = LoadMeter(0)
+    for at_us in (0, WINDOW_US, WINDOW_US + 1):
+        meter.note_refused(at_us)
+    assert meter.refused_per_s(2 * WINDOW_US - 1) == pytest.approx(3 * 1e6 / (2 * WINDOW_US - 1))
+    assert meter.refused_per_s(2 * WINDOW_US) == pytest.approx(2 * 1e6 / WINDOW_US)
+    assert meter.refused_per_s(9 * WINDOW_US) == 0
+
+
 def test_a_story_keeps_its_newest_events_and_a_process_its_latest_logs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from duramen.config import (
     FlexibleReplication,
     LogConfig,
+    needs_new_segment,
     parse_log_config,
     parse_namespace_config,
     read_log_config,
@@ -273,6 +274,18 @@ def test_a_switch_is_also_what_yaml_makes_of_it(value: object) -> None:
     assert read_log_config({**FLEXIBLE, "sticky": value}).sticky is True
 
 
+def test_what_older_processes_do_not_know_is_left_out_where_it_says_nothing() -> None:
+    config = parse_log_config({})
+    later = {"compression": "none", "owner_region": "none"}
+    assert config.to_json() == config.to_stored() | later
+    assert parse_log_config(config.to_stored()) == config
+    small = parse_log_config({"compression": "zstd"})
+    near = parse_log_config({"owner_region": "writers"})
+    assert small.to_stored() == config.to_stored() | {"compression": "zstd"}
+    assert near.to_stored() == config.to_stored() | {"owner_region": "writers"}
+    assert not needs_new_segment(config, small) and not needs_new_segment(config, near)
+
+
 def test_no_limit_is_null_or_none() -> None:
     """Tools that drop what is null have the word; it is stored and answered as null."""
     for spelling in (None, "none"):
@@ -301,6 +314,7 @@ def test_no_limit_is_null_or_none() -> None:
         ({"flush": {"interval": "2s"}}, "invalid_argument", "flush.interval"),
         ({"flush": {"wait_max": "1m"}}, "invalid_argument", "flush.wait_max"),
         ({"commit": "perhaps"}, "invalid_argument", "commit"),
+        ({"compression": "lz4"}, "invalid_argument", "compression"),
     ],
 )
 def test_faults_are_refused_with_their_field(

@@ -26,6 +26,7 @@ spec:
   domains: {{- toYaml . | nindent 4 }}
   {{- end }}
   placement: {{ $spec.placement }}
+  gossip: {{ $spec.gossip }}
   {{- with $spec.publicNames }}
   publicNames: {{- toYaml . | nindent 4 }}
   {{- end }}

@@ -375,6 +375,10 @@ def _show_in_order(schema: dict[str, Any]) -> None:
     schema["properties"] = shown | {n: p for n, p in properties.items() if n not in shown}
 
 
+_LATER_FIELDS: Final = ("compression", "owner_region")
+"""Of `LogConfig`: those that the version before does not know, all `none` by default."""
+
+
 class LogConfig(_Part):
     """The configuration of one log, defaults filled in."""
 
@@ -388,6 +392,8 @@ class LogConfig(_Part):
     nodeset: Nodeset = Field(default=Nodeset(), validate_default=True)
     sticky: Switch = True
     early_append: Annotated[bool, Field(strict=True)] = False
+    compression: Literal["none", "zstd"] = "none"
+    owner_region: Literal["none", "writers"] = "none"
     commit: Literal["lac", "control"] = "lac"
     commit_delay: Duration = parse_duration_us("5ms")
     owed_bytes_max: Size = parse_size_bytes("64MiB")
@@ -447,6 +453,15 @@ class LogConfig(_Part):
         if not self.is_flexible:
             del fields["nodeset"], fields["sticky"], fields["window"]["stall"]
         return shown | fields
+
+    def to_stored(self) -> dict[str, Any]:
+        """As `to_json`, for other processes: without what older ones do not know, where it has its
+        default. They read such logs as ever, and refuse the others."""
+        fields = self.to_json()
+        for name in _LATER_FIELDS:
+            if fields[name] == "none":
+                del fields[name]
+        return fields
 
 
 def needs_new_segment(old: LogConfig, new: LogConfig) -> bool:

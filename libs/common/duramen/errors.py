@@ -159,3 +159,22 @@ class BeyondTailError(DuramenError):
     def problem(self) -> dict[str, Any]:
         """The problem of the table, with the tail."""
         return {**super().problem(), "tail": self.tail}
+
+
+def read_problem(document: Mapping[str, Any]) -> DuramenError | None:
+    """The error that a problem+json object of ours stands for; None if it is none."""
+    code, detail = document.get("code"), document.get("detail")
+    if code not in ERRORS or not isinstance(detail, str):
+        return None
+    field, retry_after_ms = document.get("field"), document.get("retry_after_ms")
+    tail = document.get("tail")
+    if code == "beyond_tail" and isinstance(tail, dict) and isinstance(field, str):
+        return BeyondTailError(detail, tail, field=field)
+    return DuramenError(
+        code,
+        detail,
+        field=field if isinstance(field, str) else None,
+        retry_after_ms=retry_after_ms if isinstance(retry_after_ms, int) else None,
+        uncertain=document.get("uncertain") is True,
+        facts={name: document[name] for name in PROBLEM_FACTS if name in document},
+    )

@@ -111,6 +111,14 @@ class Sequencers(Part):
     """The servers that order appends. Each log is owned by one of them."""
 
     replicas: Annotated[int, Field(strict=True, ge=1, le=100, description="How many run.")] = 2
+    balance: Annotated[
+        bool,
+        Field(
+            strict=True,
+            description="Whether logs move by themselves from sequencers that carry more than "
+            "their share.",
+        ),
+    ] = True
     resources: Annotated[
         Requirements, Field(description="What each of them asks for and may use.")
     ] = Requirements()
@@ -278,6 +286,13 @@ class LogClusterSpec(Part):
             "to the proxies. Under any other name but those of their Services they answer 421.",
         ),
     ] = ()
+    gossip: Annotated[
+        bool,
+        Field(
+            description="Whether sequencers find out together which of them answers nobody, so "
+            "that a frozen one loses its logs after a second and not when its session ends."
+        ),
+    ] = True
     cold_store: Annotated[
         ColdStoreSpec | None, Field(description="Where archived segments go. Left out: no archive.")
     ] = None

@@ -125,6 +125,8 @@ class LogFields(Part):
     nodeset: Nodeset | None = None
     sticky: Switch | None = None
     early_append: Annotated[bool | None, Field(strict=True)] = None
+    compression: Literal["none", "zstd"] | None = None
+    owner_region: Literal["none", "writers"] | None = None
     commit: Literal["lac", "control"] | None = None
     commit_delay: Duration | None = None
     owed_bytes_max: Size | None = None

@@ -23,7 +23,7 @@ from duramen.limits import JOURNAL_QUEUE_BYTES_MAX, READ_QUEUE_WAIT_MAX_US
 from duramen.units import MIB
 from duramen.wire.bookie_calls import Add, ReadRange, ServiceClass
 from duramen.wire.entry import EntryError, check_entry
-from duramen.wire.envelope import EnvelopeError, parse_envelope
+from duramen.wire.flexible.envelope import EnvelopeError, parse_envelope
 
 Job = TypeVar("Job")
 

@@ -30,6 +30,7 @@ from duramen.ids import (
 )
 from duramen.limits import READ_BYTES_MAX
 from duramen.runtime.http_server import PeerServer, ServerLimits
+from duramen.runtime.members.witnessing import Witnessing
 from duramen.runtime.registry import Registration
 from duramen.runtime.role import ServiceOptions, StartRefusedError
 from duramen.runtime.stores.metadata_store import MetadataError, MetadataStore, Rejected
@@ -37,12 +38,12 @@ from duramen.wire.bookie_calls import ReadRange
 from duramen.wire.disk.checkpoint_format import CheckpointFormatError
 from duramen.wire.disk.entry_log_format import EntryLogFormatError
 from duramen.wire.disk.journal_format import JournalFormatError
+from duramen.wire.member_calls import HELPER_PATH
 from duramen.wire.metadata_json import (
     BookieNode,
     MetadataJsonError,
     Paths,
 )
-from duramen.wire.nodes.formats import FORMATS, PROCESS_FORMATS
 from duramen_bookie.admin import add_routes
 from duramen_bookie.checkpoint import CheckpointDamaged, CheckpointMismatch
 from duramen_bookie.cookie import NEWEST_FORMAT, Cookie, Directories
@@ -104,6 +105,7 @@ class BookieService:
         self.upkeep: Upkeep | None = None
         self._repair: RepairCalls | None = None
         self._own_node: OwnNode | None = None
+        self._witnessing: Witnessing | None = None
         self._proofs = MetadataProofs(store, self._paths, self._on_segment_checked)
         self._is_store_opened = False
         self._is_storage_started = False
@@ -153,6 +155,8 @@ class BookieService:
             storage, self._plane, RegisteredSources(self._store, self._paths).find
         )
         self._repair.start()
+        if options.takes_part_in_gossip:
+            self._start_witnessing(self._plane)
         self._own_node = OwnNode(
             self._store, self._paths, cookie.bookie_id, cookie.incarnation, self._on_node
         )
@@ -193,6 +197,8 @@ class BookieService:
         if self._own_node is not None:
             await self._own_node.stop()
         self._proofs.stop()
+        if self._witnessing is not None:
+            await self._witnessing.stop()
         if self.upkeep is not None:
             await self.upkeep.stop()
         if self._is_store_opened:
@@ -230,6 +236,7 @@ class BookieService:
             "storage": self._storage.statistics(),
             "upkeep": self.upkeep.statistics() if self.upkeep is not None else None,
             "repair": self._repair.statistics() if self._repair is not None else None,
+            "witness": self._witnessing.statistics() if self._witnessing is not None else None,
             **self._proofs.statistics(),
             "store": self._store.statistics(),
         }
@@ -349,6 +356,12 @@ class BookieService:
             on_broken=self._on_broken,
         )
 
+    def _start_witnessing(self, plane: DataPlane) -> None:
+        """Others ask whether this bookie reaches a sequencer."""
+        self._witnessing = Witnessing(self._options.node_id, self._store, self._paths.sequencers)
+        plane.serve(HELPER_PATH, self._witnessing.on_call)
+        self._witnessing.start()
+
     async def _replay(self, storage: Storage, was_dirty: bool) -> None:
         try:
             await asyncio.get_running_loop().run_in_executor(None, storage.replay)
@@ -384,7 +397,6 @@ class BookieService:
             "rack": node.rack,
             "weight": node.weight,
             "doubtful": self.running_core().is_doubtful,
-            FORMATS: dict(PROCESS_FORMATS),
         }
 
     def _on_space(self, report: SpaceReport) -> None:

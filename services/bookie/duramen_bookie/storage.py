@@ -37,7 +37,7 @@ from duramen.wire.bookie_calls import Add, ReadAnswer
 from duramen.wire.disk.checkpoint_format import Checkpoint, EntryLogFileRef
 from duramen.wire.disk.journal_format import JournalRecord, Location, RecordKind
 from duramen.wire.entry import HEADER_BYTES, EntryError, check_entry, read_entry_info
-from duramen.wire.envelope import content_of
+from duramen.wire.flexible.envelope import content_of
 from duramen_bookie.checkpoint import CheckpointDamaged, secure_checkpoint, write_checkpoint
 from duramen_bookie.entry_log.contents import ContentRun
 from duramen_bookie.entry_log.entry_log import EntryLog, ReadFault, ref_of

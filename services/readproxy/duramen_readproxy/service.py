@@ -31,7 +31,6 @@ from duramen.runtime.registry import Registration
 from duramen.runtime.role import ServiceOptions
 from duramen.runtime.stores.metadata_store import MetadataStore, SessionState
 from duramen.wire.metadata_json import Paths
-from duramen.wire.nodes.formats import FORMATS, PROCESS_FORMATS
 from duramen_readproxy.following.encodings import SharedEncodings
 from duramen_readproxy.following.feed import Feeds
 from duramen_readproxy.following.homes import Homes
@@ -183,5 +182,4 @@ class ReadProxy:
             "admin_url": options.admin_url(),
             "region": options.region,
             "rack": options.rack,
-            FORMATS: dict(PROCESS_FORMATS),
         }

@@ -18,6 +18,7 @@ from duramen.config import LogConfig, parse_log_config
 from duramen.core.log_node import LogNode
 from duramen.errors import DuramenError
 from duramen.ids import LogId
+from duramen.runtime.registry import refuse_unspoken
 from duramen.runtime.stores.metadata_store import (
     Conflict,
     ConflictKind,
@@ -121,6 +122,8 @@ class Control:
         taken = await self._read_name(path)
         if taken is not None and not taken.log.is_deleted:
             return _known(taken.log, config, what, nonce)
+        if config.compression != "none":
+            await refuse_unspoken(self._store, self._paths, "compression")
         log_id = await self._log_ids.take()
         try:
             await self._check_config(config, log_id)

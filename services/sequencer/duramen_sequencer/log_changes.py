@@ -24,6 +24,7 @@ from duramen.core.log_node import LogNode
 from duramen.errors import ERRORS, DuramenError
 from duramen.ids import LAST_LOG_ID, LogId
 from duramen.runtime.http_client import PeerClient, PeerError
+from duramen.runtime.registry import refuse_unspoken
 from duramen.runtime.stores.metadata_store import Conflict, MetadataStore, OutcomeUnknown
 from duramen.units import SECOND
 from duramen.wire.metadata_json import Paths, encode_log, read_log
@@ -166,6 +167,8 @@ class LogChanges:
                 return log, False
             if _places_anew(log.config, config):
                 await self._check_config(config, log_id)
+            if config.compression not in {"none", log.config.compression}:
+                await refuse_unspoken(self._store, self._paths, "compression")
             changed = replace(
                 log,
                 config=config,

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 import prometheus_client
@@ -103,11 +103,15 @@ class LogHost:
         lanes: BookieLanes,
         link: MetadataLink,
         sequencers: Roster,
+        *,
+        away: Callable[[], Collection[str]] = tuple,
     ) -> None:
         self.drivers: dict[LogId, LogDriver] = {}
-        self.claims = Claims(context, link, sequencers)
+        self.claims = Claims(context, link, sequencers, away=away)
         self.stories = Stories()
         self.rates = KnownRates()
+        self.hot: dict[LogId, str] = {}
+        """Logs that are too hot for this process, and why; kept by `ownership.hot_logs`."""
         self.sequencer_id = sequencer_id
         self._context = context
         self._lanes = lanes
@@ -202,7 +206,9 @@ class LogHost:
     def _begin_takeover(self, log_id: LogId, *, is_wanted: bool) -> LogDriver:
         driver = self.drive(log_id)
         if driver.core.state is LogState.IDLE:
-            reason = "an append came" if is_wanted else "it is orphaned"
+            by_hint = self._context.hints.has(log_id, now_us())
+            append = "an append came, and its owner is away" if by_hint else "an append came"
+            reason = append if is_wanted else "it is orphaned"
             self.stories.note(log_id, "takeover", reason=reason)
         driver.take_over(close_only=not is_wanted)
         driver.flush()

@@ -52,6 +52,8 @@ class _CountsOfLog(Answer):
     """Null: its node has not been read yet."""
     appends_per_s: float
     bytes_per_s: int
+    held_s: int
+    """Since when the log is here, over all its epochs."""
     unanswered_count: int
 
 

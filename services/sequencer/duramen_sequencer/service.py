@@ -22,9 +22,11 @@ from duramen.ids import LogId
 from duramen.runtime.cluster_node import wait_cluster
 from duramen.runtime.http_client import PeerClient
 from duramen.runtime.http_server import Answer, DataServer, ServerLimits
+from duramen.runtime.members.gossiping import Gossiping
 from duramen.runtime.reading.cold_reads import open_cold_reads
 from duramen.runtime.registry import Registration, Roster
 from duramen.runtime.role import ServiceOptions, StartRefusedError
+from duramen.runtime.roster_calls import RosterCalls
 from duramen.runtime.sequencer.bookie_lanes import BookieLanes
 from duramen.runtime.sequencer.maintenance import Maintenance
 from duramen.runtime.sequencer.metadata_link import MetadataLink
@@ -34,8 +36,8 @@ from duramen.runtime.sequencer.surveyor import Surveyor
 from duramen.runtime.stores.metadata_store import MetadataStore, Rejected, SessionState
 from duramen.runtime.stores.zookeeper_store import ZooKeeperStore
 from duramen.units import MIB
+from duramen.wire.member_calls import PATH as MEMBERS_PATH
 from duramen.wire.metadata_json import MetadataJsonError, Paths
-from duramen.wire.nodes.formats import FORMATS, PROCESS_FORMATS
 from duramen_sequencer.append_frames import AppendFrames
 from duramen_sequencer.control import Control, Operation
 from duramen_sequencer.fencing import set_token
@@ -46,7 +48,9 @@ from duramen_sequencer.log_changes import LogChanges
 from duramen_sequencer.log_host import LogHost
 from duramen_sequencer.log_routes import add_log_routes
 from duramen_sequencer.ownership.admin_routes import add_ownership_routes
+from duramen_sequencer.ownership.balancing import Balancing
 from duramen_sequencer.ownership.hand_over import HandOver
+from duramen_sequencer.ownership.hot_logs import HotLogs
 from duramen_sequencer.ownership.reaching import Reaching
 from duramen_sequencer.ownership.reliefs import LogReliefs
 from duramen_sequencer.ownership.weighing import Weighing
@@ -81,7 +85,9 @@ class SequencerService:
         lanes = BookieLanes(self._client, self._surveyor.urls.get, NodeWatch(self._context.nodes))
         own_id = self._context.sequencer_id
         link = MetadataLink(store, self._paths, own_id, data_url)
-        self.host = LogHost(own_id, self._context, lanes, link, self._sequencers)
+        self._gossiping = self._make_gossiping() if options.takes_part_in_gossip else None
+        away = self._list_away
+        self.host = LogHost(own_id, self._context, lanes, link, self._sequencers, away=away)
         self._hand_over = HandOver(self.host, self._client)
         self._maintenance = Maintenance(
             store, self._paths, self._on_maintenance, self._count_changing
@@ -94,6 +100,7 @@ class SequencerService:
         )
         self._life = LifeOperations(self.host, link, Boundaries(link, lanes, self._cold))
         self._retention = RetentionRounds(link, self.host.looks_after, self._context.rng)
+        self._balancing = self._make_balancing()
         self._auditor, self._election = self._make_auditor(link, changes)
         self._repair = RepairOperations(self._auditor, self._election, self._context.rng)
         operations: dict[str, Operation] = {
@@ -107,24 +114,17 @@ class SequencerService:
             **self._hand_over.operations,
             **self._placement.by_name,
             **self._repair.by_name,
+            "members": self._describe_members,
         }
         self._control = Control(store, self._paths, operations, check_config)
         self._frames = AppendFrames(self.host)
-        self._server = DataServer(
-            options.host,
-            options.data_port,
-            self._on_call,
-            self._frames.on_call,
-            gate=options.make_gate(),
-            limits=ServerLimits(connection_count=options.connection_count),
-        )
+        self._server = self._make_server()
         fields = {
             "data_url": data_url,
             "admin_url": options.admin_url(),
             "region": options.region,
             "rack": options.rack,
             "weight": options.weight,
-            FORMATS: dict(PROCESS_FORMATS),
         }
         path = f"{self._paths.sequencers}/{options.node_id}"
         self._registration = registration = Registration(store, path, fields)
@@ -133,6 +133,7 @@ class SequencerService:
             lambda: self._surveyor.urls,
             lambda unreached: registration.change({"unreached": unreached}),
         )
+        self._hot_logs = HotLogs(self.host)
         self._reliefs = LogReliefs(self.host, self._context, options.give_up_after_us)
         self._is_ready = False
 
@@ -154,9 +155,12 @@ class SequencerService:
         await self._server.start()
         await self._registration.start()
         await self._sequencers.start()
+        if self._gossiping is not None:
+            self._gossiping.start()
         self.host.start()
         self._reaching.start()
         self._reliefs.start(lambda: self._reaching.reach.unreached)
+        self._hot_logs.start()
         self._retention.start()
         await self._election.start()
         self._is_ready = True
@@ -165,10 +169,14 @@ class SequencerService:
         """Close the open segments, then everything else."""
         self._is_ready = False
         await self._election.stop()
+        await self._balancing.stop()
         await self._auditor.stop()
         await self._retention.stop()
+        await self._hot_logs.stop()
         await self._reliefs.stop()
         await self._reaching.stop()
+        if self._gossiping is not None:
+            await self._gossiping.stop()
         await self.host.stop()
         await self._registration.stop()
         await self._maintenance.stop()
@@ -198,7 +206,9 @@ class SequencerService:
             "retention": self._retention.statistics(),
             **self._reaching.statistics(),
             **self._reliefs.statistics(),
+            "balancer": self._balancing.statistics(),
             "repair": self._auditor.statistics(),
+            "members": None if self._gossiping is None else self._gossiping.statistics(),
             **self.host.statistics(),
         }
 
@@ -208,6 +218,14 @@ class SequencerService:
         add_placement_routes(app, self._placement)
         add_ownership_routes(app, self.host, self._hand_over, self._store, self._paths)
         add_repair_routes(app, self._repair)
+
+    def _make_balancing(self) -> Balancing:
+        return Balancing(
+            self._sequencers,
+            RosterCalls(self._sequencers, self._client),
+            lambda: self.host.has_session() and not self._context.is_rolling_suspended,
+            is_wanted=self._options.is_balancing,
+        )
 
     def _make_auditor(self, link: MetadataLink, changes: LogChanges) -> tuple[Auditor, Election]:
         options = self._options
@@ -221,12 +239,46 @@ class SequencerService:
             "sequencer": options.node_id,
             "admin_url": options.admin_url(),
         }
-        election = Election(self._store, self._paths.auditor, fields, auditor.on_leadership)
+
+        def on_leadership(is_held: bool) -> None:
+            auditor.on_leadership(is_held)
+            self._balancing.on_leadership(is_held)
+
+        election = Election(self._store, self._paths.auditor, fields, on_leadership)
         return auditor, election
+
+    def _make_server(self) -> DataServer:
+        options = self._options
+        return DataServer(
+            options.host,
+            options.data_port,
+            self._on_call,
+            self._frames.on_call,
+            gate=options.make_gate(),
+            limits=ServerLimits(connection_count=options.connection_count),
+        )
+
+    def _make_gossiping(self) -> Gossiping:
+        sequencers = self._sequencers
+        own_id = self._options.node_id
+        return Gossiping(
+            own_id, self._client, lambda: sequencers.nodes, lambda: sequencers.made,
+            lambda: self._surveyor.urls,
+        )  # fmt: skip
+
+    def _list_away(self) -> list[str]:
+        return [] if self._gossiping is None else self._gossiping.list_away()
 
     # --- calls -----------------------------------------------------------------------------------
 
+    async def _describe_members(self, _request: dict[str, Any]) -> dict[str, Any]:
+        """What this process makes of the others; None: it does not gossip."""
+        found = {"members": None} if self._gossiping is None else self._gossiping.describe()
+        return {"sequencer": self._options.node_id, **found}
+
     async def _on_call(self, path: str, body: bytes) -> Answer:
+        if path == MEMBERS_PATH and self._gossiping is not None:
+            return await self._gossiping.on_call(body)
         if path != "/s/control":
             return 404, "text/plain", b"the sequencer serves /s/append and /s/control"
         try:
@@ -241,10 +293,14 @@ class SequencerService:
     # --- changes around --------------------------------------------------------------------------
 
     def _on_bookies_changed(self) -> None:
+        if self._gossiping is not None:
+            self._gossiping.on_bookies()
         self.host.on_bookies_changed()
         self._auditor.want_round()
 
     def _on_sequencers_changed(self) -> None:
+        if self._gossiping is not None:
+            self._gossiping.on_roster()
         self.host.want_scan()
 
     def _on_maintenance(self, is_suspended: bool) -> None:

@@ -8,7 +8,8 @@ uncertain, only an acknowledgement (of a duplicate, as a rule) settles an append
 repetition says nothing about the first.
 
 A sequencer that was tried in vain is told to the next one, which looks whether it is there at all
-and takes its log over if it is not.
+and takes its log over if it is not. So is one that is said to be away (`docs/protocol/members.md`);
+what may be sent again does not wait for it any longer.
 
 Called by `append_route` and `intake`. Source: docs/protocol/metadata.md "Rules for every change",
 docs/protocol/write.md "Uncertain", docs/protocol/errors.md.
@@ -17,8 +18,8 @@ docs/protocol/write.md "Uncertain", docs/protocol/errors.md.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+from collections.abc import Awaitable, Sequence
+from typing import Final, NamedTuple, TypeVar
 
 from duramen.backoff import Backoff
 from duramen.errors import DuramenError
@@ -29,12 +30,15 @@ from duramen.wire.record_batch import BatchProducer
 from duramen.wire.sequencer_calls import (
     NO_OPTIONS,
     AppendOptions,
+    AppendResult,
     Redirect,
     Stored,
 )
 from duramen_writeproxy.intake.settling import Group, Outcome, Result
 from duramen_writeproxy.lanes import Lanes, uncertain
 from duramen_writeproxy.routing import Router, Target
+
+T = TypeVar("T")
 
 REDIRECT_COUNT_MAX: Final = 5
 """Redirects that are followed at once: longer chains are a cluster that has not settled."""
@@ -165,8 +169,10 @@ class Appender:
     def __init__(self, router: Router, lanes: Lanes) -> None:
         self._router = router
         self._lanes = lanes
-        names = ("redirects", "unreachable", "pauses", "retries", "repeats")
+        names = ("redirects", "unreachable", "pauses", "retries", "repeats", "ended_tries")
         self._counts = dict.fromkeys(names, 0)
+        self._tries: dict[str, set[asyncio.Timeout]] = {}
+        """Of each sequencer: what waits for it and may be sent again."""
 
     async def append(
         self,
@@ -197,7 +203,7 @@ class Appender:
         journey = _Journey(deadline, options, is_repeatable=False)
         target = self._router.pick(key, log_id)
         # The usual case, without the bookkeeping of the others.
-        if target is None:
+        if target is None or self._router.list_away():
             return await self._travel(key, log_id, batch, journey, None)
         try:
             result = await self._lanes.lane_of(target.url).append(log_id, batch, deadline, options)
@@ -270,12 +276,13 @@ class Appender:
                 self._counts["pauses"] += 1
                 await journey.pause(_no_sequencer())
                 target = self._router.pick(key, log_id)
-            tried = journey.tried_before(target)
+            tried = self._tried_before(journey, target)
             rows = [
                 (batches[i].batch, batches[i].options._replace(tried=tried)) for i in group.open
             ]
             deadline = journey.next_deadline() if can_repeat_all else journey.deadline
-            answer = group.settle(await self._try_together(target, log_id, rows, deadline))
+            call = self._try_together(target, log_id, rows, deadline, may_end_early=can_repeat_all)
+            answer = group.settle(await call)
             if answer is None:
                 if group.is_any_stored:
                     self._router.learn(log_id, target)
@@ -288,9 +295,12 @@ class Appender:
         log_id: LogId,
         rows: Sequence[tuple[bytes, AppendOptions]],
         deadline: float,
+        *,
+        may_end_early: bool,
     ) -> Sequence[Result]:
+        call = self._lanes.lane_of(target.url).append_together(log_id, rows, deadline)
         try:
-            return await self._lanes.lane_of(target.url).append_together(log_id, rows, deadline)
+            return await (self._until_away(target, call) if may_end_early else call)
         except DuramenError as error:
             if error.code == "server_draining":
                 raise
@@ -300,6 +310,52 @@ class Appender:
     def statistics(self) -> dict[str, int]:
         """What did not go straight, since the start."""
         return dict(self._counts)
+
+    def end_tries(self) -> None:
+        """Somebody is away who was not: end what waits there and may be sent elsewhere."""
+        now = asyncio.get_running_loop().time()
+        for name in self._router.list_away():
+            for scope in list(self._tries.get(name, ())):
+                self._counts["ended_tries"] += 1
+                scope.reschedule(now)
+
+    async def _try(
+        self, log_id: LogId, batch: bytes, journey: _Journey, target: Target
+    ) -> AppendResult:
+        """One try at one sequencer.
+
+        Raises:
+            UnreachableError, DuramenError: as a lane.
+        """
+        options = journey.options._replace(tried=self._tried_before(journey, target))
+        lane = self._lanes.lane_of(target.url)
+        call = lane.append(log_id, batch, journey.next_deadline(), options)
+        return await (self._until_away(target, call) if journey.is_repeatable else call)
+
+    async def _until_away(self, target: Target, call: Awaitable[T]) -> T:
+        """What a call gives that may be repeated, unless its sequencer is away before.
+
+        Raises:
+            DuramenError: `append_uncertain`: it is away; what the call raises.
+        """
+        scopes = self._tries.setdefault(target.sequencer_id, set())
+        scope = asyncio.timeout(None)
+        try:
+            async with scope:
+                scopes.add(scope)
+                return await call
+        except TimeoutError:
+            raise uncertain("the sequencer answers nobody") from None
+        finally:
+            scopes.discard(scope)
+            if not scopes and self._tries.get(target.sequencer_id) is scopes:
+                del self._tries[target.sequencer_id]
+
+    def _tried_before(self, journey: _Journey, target: Target) -> tuple[str, ...]:
+        """Whom `target` is told of: where the append was in vain, or would be."""
+        names = dict.fromkeys((*journey.tried_before(target), *self._router.list_away()))
+        names.pop(target.sequencer_id, None)
+        return tuple(names)
 
     async def _travel(
         self,
@@ -320,9 +376,7 @@ class Appender:
                 await journey.pause(_no_sequencer())
                 target = self._router.pick(key, log_id)
             try:
-                lane = self._lanes.lane_of(target.url)
-                options = journey.options._replace(tried=journey.tried_before(target))
-                result = await lane.append(log_id, batch, journey.next_deadline(), options)
+                result = await self._try(log_id, batch, journey, target)
             except UnreachableError as error:
                 last = (target, error)
                 continue

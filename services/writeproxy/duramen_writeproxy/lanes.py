@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, deque
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from typing import Any, Final, Protocol
 
 from duramen.errors import DuramenError
@@ -158,7 +158,10 @@ class _LaneClass:
 class Lane:
     """The way to one sequencer."""
 
-    def __init__(self, url: str, peers: Peers) -> None:
+    def __init__(
+        self, url: str, peers: Peers, find_region: Callable[[], str | None] = lambda: None
+    ) -> None:
+        self._find_region = find_region
         self._url = f"{url}/s/append"
         self._peers = peers
         self._loop = asyncio.get_running_loop()
@@ -344,12 +347,13 @@ class Lane:
     # --- Sending ---
 
     def _open(self, lane_class: _LaneClass, tickets: list[LaneTicket]) -> None:
-        now = self._loop.time()
+        now, region = self._loop.time(), self._find_region()
         appends = []
         for ticket in tickets:
             ticket.is_sent = True
             left_ms = max(1, int((ticket.deadline - now) * 1000))
-            appends.append(Append(ticket.log_id, left_ms, ticket.batch, ticket.options))
+            options = ticket.options if region is None else ticket.options._replace(region=region)
+            appends.append(Append(ticket.log_id, left_ms, ticket.batch, options))
         longest = max(ticket.deadline for ticket in tickets) - now + GRACE_S
         frame = _SentFrame(lane_class, tickets, now)
         lane_class.frame_count += 1
@@ -429,10 +433,15 @@ class Lane:
 
 
 class Lanes:
-    """All lanes of a proxy; one that was idle for long costs nothing worth keeping a timer for."""
+    """All lanes of a proxy; one that was idle for long costs nothing worth keeping a timer for.
 
-    def __init__(self, peers: Peers) -> None:
+    Args:
+        find_region: the proxy's region, where sequencers are to know it.
+    """
+
+    def __init__(self, peers: Peers, find_region: Callable[[], str | None] = lambda: None) -> None:
         self._peers = peers
+        self._find_region = find_region
         self._lanes: dict[str, Lane] = {}
         self._is_closed = False
 
@@ -440,7 +449,7 @@ class Lanes:
         """The lane to the sequencer at `url`; closed, too, once all were."""
         lane = self._lanes.get(url)
         if lane is None:
-            lane = self._lanes[url] = Lane(url, self._peers)
+            lane = self._lanes[url] = Lane(url, self._peers, self._find_region)
             if self._is_closed:
                 lane.cancel()
         return lane

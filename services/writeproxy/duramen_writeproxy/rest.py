@@ -122,7 +122,7 @@ class _RestRoutes:
         """Ensure a log: 201 created, 200 the same was there, 409 another was."""
         namespace, log = _log_of(request)
         config = parse_log_config(await self._read_config(request))
-        made = await self._creator.create_log(namespace, log, config.to_json())
+        made = await self._creator.create_log(namespace, log, config.to_stored())
         answer = read_answer(LogMadeAnswer, {**made, "namespace": namespace, "name": log})
         return respond(answer, 201 if made["created"] else 200)
 

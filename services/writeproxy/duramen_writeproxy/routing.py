@@ -2,10 +2,11 @@
 
 Owners are learnt from answers and redirects; the rest is weighted rendezvous hashing over the live
 sequencers, the same in every process. All of it is advice: a sequencer that does not own a log says
-so, and seals, not routes, keep logs safe. Bounded: both caches forget their oldest.
+so, and seals, not routes, keep logs safe. Who is said to be away is asked by nobody, as long as
+there is another. Bounded: both caches forget their oldest.
 
 Called by `appends` and `creation`. Source: ARCHITECTURE.md "The way of one record",
-docs/protocol/ownership.md "Whose is a log".
+docs/protocol/ownership.md "Whose is a log", docs/protocol/members.md.
 """
 
 from __future__ import annotations
@@ -32,10 +33,16 @@ class Router:
 
     Args:
         live: the sequencers of the roster now, id → fields with `data_url`.
+        away: those that answer nobody, as sequencers say: a hint, and never all.
     """
 
-    def __init__(self, live: Callable[[], Mapping[str, Mapping[str, Any]]]) -> None:
+    def __init__(
+        self,
+        live: Callable[[], Mapping[str, Mapping[str, Any]]],
+        away: Callable[[], Collection[str]] = tuple,
+    ) -> None:
         self._live = live
+        self._away = away
         self._owners: dict[LogId, Target] = {}
         self._ranks: dict[str, tuple[Target, ...]] = {}
         self._learnt_count = 0
@@ -48,10 +55,18 @@ class Router:
             log_id: whose owner is asked first, if it is known; None for what has no owner.
             avoid: urls that were tried in vain.
         """
+        away = self._away()
         owner = None if log_id is None else self._owners.get(log_id)
-        if owner is not None and owner.url not in avoid:
+        if owner is not None and owner.url not in avoid and owner.sequencer_id not in away:
             return owner
-        return next((target for target in self.rank(key) if target.url not in avoid), None)
+        for target in self.rank(key):
+            if target.url not in avoid and target.sequencer_id not in away:
+                return target
+        return None
+
+    def list_away(self) -> Collection[str]:
+        """The sequencers that are to be passed over."""
+        return self._away()
 
     def rank(self, key: str) -> tuple[Target, ...]:
         """All live sequencers, the strongest claim on `key` first."""

@@ -12,17 +12,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Collection
 from typing import Any, Final
 
 from duramen.runtime.cluster_node import wait_session
 from duramen.runtime.http_client import PeerClient
+from duramen.runtime.members.observing import Observing
 from duramen.runtime.public.forwarding import make_forwarder
 from duramen.runtime.public.serving import complete_app, make_public_server
 from duramen.runtime.registry import Registration, Roster
 from duramen.runtime.role import ServiceOptions
 from duramen.runtime.stores.metadata_store import MetadataStore
 from duramen.wire.metadata_json import Paths
-from duramen.wire.nodes.formats import FORMATS, PROCESS_FORMATS
 from duramen_writeproxy.append_route import AppendRoute
 from duramen_writeproxy.appends import Appender
 from duramen_writeproxy.cluster.journals import JournalCalls, add_journal_routes
@@ -63,8 +64,10 @@ class WriteProxy:
         self._paths = Paths(options.cluster)
         self._peers = PeerClient()
         self._roster = Roster(store, self._paths.sequencers, self._on_roster)
-        self._router = Router(lambda: self._roster.nodes)
-        self._lanes = Lanes(self._peers)
+        self._observing = self._make_observing() if options.takes_part_in_gossip else None
+        self._router = Router(lambda: self._roster.nodes, self._list_away)
+        self._region: str | None = None
+        self._lanes = Lanes(self._peers, lambda: self._region)
         self._names = NameCache(store, self._paths)
         self._appender = Appender(self._router, self._lanes)
         self._budget = Budget()
@@ -108,6 +111,8 @@ class WriteProxy:
         """Serve; waits for ZooKeeper for as long as it takes."""
         await wait_session(self._store)
         await self._roster.start()
+        if self._observing is not None:
+            self._observing.start()
         if self._forwarder is not None:
             await self._forwarder.start()
         await self._server.start()
@@ -117,7 +122,6 @@ class WriteProxy:
             "admin_url": options.admin_url(),
             "region": options.region,
             "rack": options.rack,
-            FORMATS: dict(PROCESS_FORMATS),
         }
         path = f"{self._paths.write_proxies}/{options.node_id}"
         self._registration = Registration(self._store, path, fields)
@@ -132,6 +136,8 @@ class WriteProxy:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._budget.wait_idle(), STOP_WAIT_S)
         self._lanes.cancel()
+        if self._observing is not None:
+            await self._observing.stop()
         if self._forwarder is not None:
             await self._forwarder.stop()
         await self._server.stop()
@@ -162,9 +168,27 @@ class WriteProxy:
             "auto_creation": self._auto_creator.statistics(),
             "forwarding": None if self._forwarder is None else self._forwarder.statistics(),
             "metadata": self._store.statistics(),
+            "members": None if self._observing is None else self._observing.statistics(),
         }
 
+    def _make_observing(self) -> Observing:
+        roster, own_id = self._roster, self._options.node_id
+        return Observing(own_id, self._peers, lambda: roster.nodes, self._on_away)
+
     def _on_roster(self) -> None:
+        if self._observing is not None:
+            self._observing.on_roster()
         self._router.on_roster()
         nodes = self._roster.nodes.values()
+        # Where all sequencers are in one region, nobody asks where an append comes from.
+        is_asked = len({node.get("region") for node in nodes}) > 1
+        self._region = self._options.region if is_asked else None
         self._lanes.keep_only({node["data_url"] for node in nodes if "data_url" in node})
+
+    def _list_away(self) -> Collection[str]:
+        return () if self._observing is None else self._observing.list_away()
+
+    def _on_away(self) -> None:
+        """A sequencer answers nobody: what is on its way there is tried elsewhere."""
+        _LOG.info("sequencers that answer nobody: %s", ", ".join(sorted(self._list_away())))
+        self._appender.end_tries()

@@ -272,6 +272,18 @@ TRAFFIC = [
         {series("duramen_sequencer_broken_invariants_total", pod="s-0"): "1x20"},
     ),
     Case(
+        "DuramenLogTooHot",
+        {of_sequencer("duramen_sequencer_hot_log", log="shop/orders", reason="cpu"): "1x20"},
+        "10m",
+        {**CLUSTER, "log": "shop/orders", "reason": "cpu"},
+        "shop/orders of main is more than its owner can carry (cpu)",
+        {
+            # It cools down, and is then not told any more; another was hot for a moment.
+            of_sequencer("duramen_sequencer_hot_log", log="shop/a", reason="cpu"): "1x3 _x20",
+            of_sequencer("duramen_sequencer_hot_log", log="shop/b", reason="window"): "_x8 1x4",
+        },
+    ),
+    Case(
         "DuramenColdStoreFailing",
         {series("duramen_readproxy_cold_failures_total", pod="r-0"): "0+1x40"},
         "25m",

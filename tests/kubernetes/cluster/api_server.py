@@ -75,6 +75,10 @@ class ApiServer:
         """
         return [item for name in kinds.split(",") for item in self._list(name, namespace, selector)]
 
+    def wait_known(self, name: str) -> None:
+        """Until one of kubectl's names of a kind is told to whoever asks."""
+        self._find(name)
+
     def apply(self, manifest: Mapping[str, Any], namespace: str | None) -> None:
         """Server-side apply of one manifest, where nothing is unknown to its schema.
 

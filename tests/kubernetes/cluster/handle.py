@@ -82,6 +82,10 @@ class ClusterHandle:
         """The objects of some kinds, as `kubectl get` prints them."""
         return self._api_server.list(kinds, namespace, selector)
 
+    def wait_known(self, name: str) -> None:
+        """Until one of kubectl's names of a kind is told to whoever asks."""
+        self._api_server.wait_known(name)
+
     def apply(self, *manifests: Any, namespace: str | None = None) -> None:
         """Server-side apply of manifests as dictionaries, with validation."""
         for manifest in manifests:

@@ -212,6 +212,14 @@ def test_the_cold_store_reaches_those_who_read_it_and_nobody_else() -> None:
     assert arguments[arguments.index("--lost-bookie-grace") + 1] == "10m"
 
 
+@pytest.mark.parametrize("is_wanted", [True, False])
+def test_logs_move_by_themselves_unless_that_is_not_wanted(is_wanted: bool) -> None:
+    world = make_world(sequencers={"balance": is_wanted})
+    arguments = read_arguments(world, "StatefulSet", "main-sequencer")
+    assert ("--no-balance" in arguments) == (not is_wanted)
+    assert "--no-balance" not in read_arguments(world, "Deployment", "main-writeproxy")
+
+
 def test_what_the_api_server_refused_is_told_until_it_does_not() -> None:
     world = make_world()
     refused = {Ref("apps/v1", "Deployment", "main-readproxy"): Problem("Forbidden", "over quota")}
@@ -229,3 +237,15 @@ def test_a_cluster_without_bookies_says_what_is_missing() -> None:
     ready = world.condition("LogCluster", "main", "Ready")
     assert ready["status"] == "False"
     assert "a segment needs 3" in ready["message"]
+
+
+def test_gossip_can_be_switched_off_without_a_new_start_of_bookies() -> None:
+    with_it, without = make_world(), make_world(gossip=False)
+    for name in ("sequencer", "writeproxy", "readproxy"):
+        kind = "StatefulSet" if name == "sequencer" else "Deployment"
+        before = read_arguments(with_it, kind, f"main-{name}")
+        after = read_arguments(without, kind, f"main-{name}")
+        assert "--no-gossip" not in before
+        assert ("--no-gossip" in after) == (name != "readproxy")
+    bookies = [read_arguments(world, "StatefulSet", "bookies") for world in (with_it, without)]
+    assert bookies[0] == bookies[1]

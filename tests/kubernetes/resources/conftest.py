@@ -22,6 +22,10 @@ def resource_server(api_server: ClusterHandle) -> ClusterHandle:
     api_server.apply(*definitions)
     names = [f"crd/{definition['metadata']['name']}" for definition in definitions]
     api_server.kubectl("wait", "--for=condition=Established", "--timeout=60s", *names)
+    for definition in definitions:
+        # kubectl keeps what it discovers first: the last short name is told a moment later.
+        for name in definition["spec"]["names"].get("shortNames", ()):
+            api_server.wait_known(name)
     return api_server
 
 

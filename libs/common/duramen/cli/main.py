@@ -16,6 +16,7 @@ from cyclopts import App
 from duramen import __version__
 from duramen.cli.append import append
 from duramen.cli.cluster.bookies import bookies_app, regions_app
+from duramen.cli.cluster.members import members
 from duramen.cli.cluster.ownership import balance, hand_over, owners, story, weigh
 from duramen.cli.cluster.placement import placement_app
 from duramen.cli.cluster.repair import accept_loss, disruption, drain, rebalance, repair_app
@@ -54,7 +55,7 @@ for log_command in (truncate, end, delete, undelete):
 app.command(log_app)
 app.command(segments)
 app.command(maintenance)
-for command in (owners, hand_over, balance, weigh, story):
+for command in (owners, hand_over, balance, weigh, story, members):
     app.command(command)
 app.command(verify)
 for placement_command in (bookies_app, regions_app, placement_app):

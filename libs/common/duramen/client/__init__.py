@@ -6,6 +6,10 @@ is not public: the command line and the services use other modules of this packa
 
 from duramen.client.blocking.client import SyncClient, SyncLog, SyncNamespace
 from duramen.client.blocking.producer import SyncBulkTicket, SyncProducer, SyncTicket
+from duramen.client.partitioned.blocking import SyncPartitionedLog, SyncPartitionedProducer
+from duramen.client.partitioned.log import PartitionedLog
+from duramen.client.partitioned.producer import PartitionedProducer
+from duramen.client.partitioned.reader import PartitionBatch
 from duramen.client.rest_client import Appended
 from duramen.client.retry import Repeat, RetryPolicy
 from duramen.client.sdk.client import Client
@@ -28,6 +32,9 @@ __all__ = [
     "Mark",
     "Moved",
     "Namespace",
+    "PartitionBatch",
+    "PartitionedLog",
+    "PartitionedProducer",
     "Producer",
     "ReadBatch",
     "ReadRecord",
@@ -39,6 +46,8 @@ __all__ = [
     "SyncClient",
     "SyncLog",
     "SyncNamespace",
+    "SyncPartitionedLog",
+    "SyncPartitionedProducer",
     "SyncProducer",
     "SyncTicket",
     "Ticket",

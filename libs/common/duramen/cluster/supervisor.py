@@ -93,6 +93,7 @@ class ClusterOptions:
     `base_port`: as `layout.plan_cluster` takes it.
     `session_timeout_s`: of every service's session with ZooKeeper. `cors_origins`: whose pages may
     call the proxies. `public_names`: what else services are called, as behind a reverse proxy.
+    `is_gossiping`: whether sequencers find out together who of them answers.
     `cold_store`: URL of the archive; None is the folder `cold` beside the data, which is made.
     """
 
@@ -107,6 +108,7 @@ class ClusterOptions:
     cors_origins: tuple[str, ...] = ()
     public_names: tuple[str, ...] = ()
     cold_store: str | None = None
+    is_gossiping: bool = True
 
 
 class Supervisor:
@@ -268,6 +270,8 @@ class Supervisor:
             flags += ["--journal-first-file-size", format_size(LOCAL_JOURNAL_FIRST_FILE_BYTES)]
         if plan.role in ("writeproxy", "readproxy"):
             flags += [f"--cors-origin={origin}" for origin in self._options.cors_origins]
+        if plan.role in ("bookie", "sequencer", "writeproxy") and not self._options.is_gossiping:
+            flags.append("--no-gossip")
         if plan.role in ("sequencer", "readproxy"):
             flags += ["--cold-store", self._cold_store]
         return flags

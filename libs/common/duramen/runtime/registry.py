@@ -4,7 +4,9 @@
 former life of the same process left is replaced. `Follower` is the one loop of whoever mirrors
 nodes: a look, and another after every change; `Roster` mirrors by it the children of a parent
 with their data. What they show is a hint for routing and placement and proves nothing (R4): while
-ZooKeeper cannot be reached it stays what it was. What the read proxy keeps of logs is not this but
+ZooKeeper cannot be reached it stays what it was. Each node says in `formats` what its process
+understands; `refuse_unspoken` asks that before something is written that an older
+process would refuse. What the read proxy keeps of logs is not this but
 a cache that reads on demand (`duramen.runtime.reading.metadata`).
 
 Called by every service. Source: docs/protocol/metadata.md "Nodes".
@@ -19,6 +21,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from duramen.errors import DuramenError
 from duramen.runtime.stores.metadata_store import (
     Conflict,
     MetadataError,
@@ -27,10 +30,12 @@ from duramen.runtime.stores.metadata_store import (
     Stored,
     Watch,
 )
-from duramen.wire.metadata_json import MetadataJsonError, encode_node, read_node
+from duramen.wire.metadata_json import MetadataJsonError, Paths, encode_node, read_node
+from duramen.wire.nodes.formats import FORMATS, PROCESS_FORMATS, understands
 
 _LOG = logging.getLogger(__name__)
 _RETRY_S: Final = 0.3
+_NAMED_MAX: Final = 5
 
 T = TypeVar("T")
 
@@ -45,7 +50,7 @@ class Registration:
     def __init__(self, store: MetadataStore, path: str, fields: Mapping[str, Any]) -> None:
         self._store = store
         self._path = path
-        self._fields = dict(fields)
+        self._fields = _describe(fields)
         self._follower = Follower(store, f"registration of {path}", self._write)
 
     async def start(self) -> None:
@@ -54,7 +59,7 @@ class Registration:
 
     def update(self, fields: Mapping[str, Any]) -> None:
         """Change the node's fields, soon."""
-        self._fields = dict(fields)
+        self._fields = _describe(fields)
         self._follower.look_again()
 
     def change(self, fields: Mapping[str, Any]) -> None:
@@ -77,6 +82,36 @@ class Registration:
             await self._store.create(self._path, data, ephemeral=True, make_parents=True)
         elif found.data != data:
             await self._store.set(self._path, data, version=found.version)
+
+
+def _describe(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {FORMATS: dict(PROCESS_FORMATS), **fields}
+
+
+async def refuse_unspoken(store: MetadataStore, paths: Paths, field: str) -> None:
+    """Refuse a configuration that makes compressed entries while a process is there that does not
+    say that it reads them.
+
+    A courtesy to an upgrade under way: who is not registered now may come (R4). What an older
+    process must not do to such an entry it does not do in any case: it knows no version 2.
+
+    Raises:
+        DuramenError: `invalid_argument`, naming who must be upgraded first.
+    """
+    older: list[str] = []
+    for parent in (paths.available, paths.sequencers, paths.read_proxies):
+        for name in await store.children(parent) or ():
+            found = await store.get(f"{parent}/{name}")
+            if found is not None and not understands(read_node(found.data), ("entry",)):
+                older.append(name)
+    if older:
+        more = "" if len(older) <= _NAMED_MAX else f" and {len(older) - _NAMED_MAX} more"
+        named = ", ".join(sorted(older)[:_NAMED_MAX])
+        raise DuramenError(
+            "invalid_argument",
+            f"{field}: compressed entries are not read by {named}{more}: upgrade first",
+            field=field,
+        )
 
 
 class Follower:

@@ -25,6 +25,9 @@ from duramen.limits import (
 )
 from duramen.wire.edge.gate import Gate
 
+GOSSIP_ID_BYTES_MAX: Final = 240
+"""A name in a word about a process has 255, with what goes before a bookie's."""
+
 PRIVATE_UMASK: Final = 0o077
 """Of every process that keeps data: folders 0700, files 0600."""
 
@@ -40,7 +43,9 @@ class ServiceOptions:
     is a sequencer's: its share of the logs, relative to the others'. `audit_interval_us` and
     `lost_bookie_grace_us` are a sequencer's, for when it is the auditor: docs/protocol/repair.md.
     `bookie_steady_after_us` is a sequencer's, for what it places: docs/protocol/placement.md;
-    `give_up_after_us` too, for logs that it cannot serve: docs/protocol/ownership.md.
+    `give_up_after_us` too, for logs that it cannot serve, and `is_balancing`, for when it is the
+    auditor: docs/protocol/ownership.md. `is_gossiping` is not a read proxy's:
+    docs/protocol/members.md.
     `is_forwarding` is a proxy's: whether it sends on what the other kind of proxy answers, and
     `cors_origins`, of which origins pages may read its answers. `cold_store` is the URL of the
     archive, for read proxies and sequencers: docs/cold-store.md. `metadata_age_max_us` is a read
@@ -72,12 +77,19 @@ class ServiceOptions:
     lost_bookie_grace_us: int = LOST_BOOKIE_GRACE_US
     bookie_steady_after_us: int = STEADY_AFTER_US
     give_up_after_us: int = GIVE_UP_AFTER_US
+    is_balancing: bool = True
+    is_gossiping: bool = True
     is_forwarding: bool = True
     cors_origins: tuple[str, ...] = ()
     cold_store: str | None = None
     metadata_age_max_us: int = METADATA_AGE_MAX_US
     connection_count: int = CONNECTION_COUNT_MAX
     admin_connection_count_per_peer: int = ADMIN_CONNECTION_COUNT_PER_PEER
+
+    @property
+    def takes_part_in_gossip(self) -> bool:
+        """Whether it is asked to, and its id fits into a word about it."""
+        return self.is_gossiping and len(self.node_id.encode()) <= GOSSIP_ID_BYTES_MAX
 
     def data_url(self, port: int | None = None) -> str:
         """Where others reach the data plane that listens on `port` (default: `data_port`)."""

@@ -120,6 +120,8 @@ def parse_options(
     if role == "sequencer":
         _add_sequencer_options(parser)
         _add_audit_options(parser)
+    if role in ("bookie", "sequencer", "writeproxy"):
+        _add_gossip_option(parser)
     if role in ("writeproxy", "readproxy"):
         _add_proxy_options(parser)
     if role == "readproxy":
@@ -175,6 +177,16 @@ def _add_proxy_options(parser: argparse.ArgumentParser) -> None:
         dest="cors_origins",
         help="pages of this origin may read the answers, such as http://localhost:8000; may be "
         "repeated (default: none)",
+    )
+
+
+def _add_gossip_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--no-gossip",
+        dest="is_gossiping",
+        action="store_false",
+        help="take no part in finding out which sequencer answers nobody; where none does, a "
+        "frozen one keeps its logs until its session with ZooKeeper ends",
     )
 
 
@@ -249,6 +261,13 @@ def _add_sequencer_options(parser: argparse.ArgumentParser) -> None:
         default=GIVE_UP_AFTER_US,
         help="a log that too few bookies here serve for so long goes to a sequencer that says it "
         "reaches them; 0s: never (default: 10s)",
+    )
+    parser.add_argument(
+        "--no-balance",
+        dest="is_balancing",
+        action="store_false",
+        help="as the auditor, move no logs from sequencers that carry more than their share; to be "
+        "given to every sequencer",
     )
 
 

@@ -21,7 +21,7 @@ from duramen.ids import NOTHING, WIRE_NOTHING, EntryId, Epoch, Incarnation, Ledg
 from duramen.limits import ENTRY_BYTES_MAX, LONG_POLL_MAX_US, READ_ROW_COUNT_MAX
 from duramen.units import MS
 from duramen.wire.entry import EntryError, check_entry, read_entry_info
-from duramen.wire.envelope import ENVELOPE_BYTES_MAX
+from duramen.wire.flexible.envelope import ENVELOPE_BYTES_MAX
 from duramen.wire.frame import (
     Frame,
     FrameError,
@@ -78,7 +78,7 @@ class Add(NamedTuple):
     service: ServiceClass = ServiceClass.APPEND
     wave: int = 0
     envelope: bytes | memoryview = b""
-    """Of an entry of a flexible segment (`wire.envelope`); such a row has no wave."""
+    """Of an entry of a flexible segment (`wire.flexible.envelope`); such a row has no wave."""
 
 
 class ReadRange(NamedTuple):

@@ -1,6 +1,7 @@
 """What an entry says to a rebuild: its control record, or the producers of its batches.
 
-Only headers of batches are looked at. Bytes were checked before (`wire.entry.check_entry`).
+Only headers of batches are looked at, so of a compressed entry with state all is decompressed, and
+of one without nothing. Bytes were checked before (`wire.entry.check_entry`).
 Called by the sequencer's driver and those of the tests. Source: docs/protocol/recovery.md
 "Takeover".
 """
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 from duramen.core.sequencer.exactly_once.stamps import HistoryEntry, Stamp, StampedBatch
 from duramen.wire.control_record import ControlRecordError, read_control
-from duramen.wire.entry import HEADER_BYTES, EntryError, read_entry_info
+from duramen.wire.entry import EntryError, open_payload, read_entry_info
 from duramen.wire.record_batch import BatchError, read_info
 
 
@@ -24,13 +25,13 @@ def read_history(entry: bytes | memoryview, *, is_header_only: bool) -> HistoryE
     is_control = info.is_control and info.payload_bytes > 0
     if is_header_only:
         return HistoryEntry(info.entry_id, info.has_state, is_control)
-    body = memoryview(entry)[HEADER_BYTES:]
+    if not (is_control or info.has_state):
+        return HistoryEntry(info.entry_id, False, False)
+    body = open_payload(entry)
     try:
         if is_control:
             record = read_control(bytes(body))
             return HistoryEntry(info.entry_id, info.has_state, True, record)
-        if not info.has_state:
-            return HistoryEntry(info.entry_id, False, False)
         return HistoryEntry(info.entry_id, True, False, None, _stamps(body, info.first_position))
     except (BatchError, ControlRecordError) as error:
         raise EntryError(f"entry {info.entry_id}: {error}") from error

@@ -166,7 +166,7 @@ def encode_log(log: LogNode) -> bytes:
         "log_id": str(log.log_id),
         "namespace": log.namespace,
         "name": log.name,
-        "config": log.config.to_json(),
+        "config": log.config.to_stored(),
         "config_version": log.config_version,
         "next_epoch": log.next_epoch,
         "last_clean_epoch": log.last_clean_epoch,

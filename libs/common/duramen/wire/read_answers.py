@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from duramen.ids import Dlsn, EntryId, Epoch
-from duramen.wire.entry import HEADER_BYTES, EntryError, EntryInfo, read_entry_info
+from duramen.wire.entry import EntryError, EntryInfo, open_payload, read_entry_info
 from duramen.wire.frame import FrameError, pack_frame, parse_frame, split_payload
 from duramen.wire.record_batch import Batch, BatchError, decode_batch, read_info
 
@@ -61,7 +61,8 @@ class PlacedBatch(NamedTuple):
 def place_batches(
     entry: bytes | memoryview, epoch: Epoch, start_seq_num: int
 ) -> Iterator[PlacedBatch]:
-    """The batches of one checked entry, as views; control entries have none for readers.
+    """The batches of one checked entry, as views, of it or of what it is decompressed to; control
+    entries have none for readers.
 
     Args:
         start_seq_num: sequence number of the segment's first record.
@@ -72,8 +73,8 @@ def place_batches(
     info = read_entry_info(entry)
     if info.is_control:
         return
-    view = memoryview(entry)
-    at, slot = HEADER_BYTES, 0
+    view = open_payload(entry)
+    at, slot = 0, 0
     seq_num = start_seq_num + info.first_position
     while at < len(view):
         try:

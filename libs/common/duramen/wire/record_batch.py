@@ -55,6 +55,7 @@ BATCH_ENCODED_MAX: Final = HEADER_BYTES + PRODUCER_ID_BYTES_MAX + _COLUMNS_BYTES
 _HEAD: Final = struct.Struct("<4sIBBHIIIQQqqq")
 _NAME: Final = struct.Struct("<HI")
 _COUNT: Final = struct.Struct("<H")
+_CODEC_AT: Final = 8
 _FLAGS_AT: Final = 10
 _DECODED: Final = struct.Struct("<I")
 _DECODED_AT: Final = 20
@@ -276,6 +277,11 @@ def decoded_size(batch: bytes | memoryview) -> int:
     """Bytes of a checked batch's columns when they are decoded, without a look at the rest."""
     size: int = _DECODED.unpack_from(batch, _DECODED_AT)[0]
     return size
+
+
+def came_compressed(batch: bytes) -> bool:
+    """Whether a batch, checked or not, says that its columns are compressed."""
+    return batch[_CODEC_AT : _CODEC_AT + 1] not in {b"", b"\0"}
 
 
 def may_have_headers(batch: bytes, most_bytes: int) -> bool:

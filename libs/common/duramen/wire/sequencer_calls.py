@@ -11,6 +11,7 @@ Source: docs/protocol/wire.md "Sequencer: POST /s/append".
 
 from __future__ import annotations
 
+import functools
 import json
 import struct
 from collections.abc import Mapping, Sequence
@@ -41,6 +42,9 @@ from duramen.wire.frame import split_payload as _split
 NOT_OWNER: Final = 1000
 EARLY: Final = 1001
 
+_OPTIONS_KEPT: Final = 256
+"""Spellings of options that are kept: of one proxy nearly all appends have the same."""
+
 _DUPLICATE: Final = 1
 _NO_POSITION: Final = 2
 
@@ -56,11 +60,13 @@ class AppendOptions(NamedTuple):
         match_seq_num: refused unless the batch's first record gets this sequence number.
         fencing_token: refused unless the log's token is this one.
         tried: sequencers that redirected or could not be reached; none of them is named again.
+        region: where the proxy is, and so about where the writer is; None: it does not say.
     """
 
     match_seq_num: int | None = None
     fencing_token: str | None = None
     tried: tuple[str, ...] = ()
+    region: str | None = None
 
 
 NO_OPTIONS: Final = AppendOptions()
@@ -217,6 +223,7 @@ def take_frame(buffer: bytearray) -> bytes | None:
     return data
 
 
+@functools.lru_cache(maxsize=_OPTIONS_KEPT)
 def _encode_options(options: AppendOptions) -> bytes:
     return _json(
         {name: value for name, value in options._asdict().items() if value not in (None, ())}
@@ -224,22 +231,26 @@ def _encode_options(options: AppendOptions) -> bytes:
 
 
 def _read_options(data: memoryview) -> AppendOptions:
-    if not data:
-        return NO_OPTIONS
+    return _parse_options(bytes(data)) if data else NO_OPTIONS
+
+
+@functools.lru_cache(maxsize=_OPTIONS_KEPT)
+def _parse_options(data: bytes) -> AppendOptions:
     try:
-        fields = json.loads(bytes(data))
+        fields = json.loads(data)
         match, token = fields.get("match_seq_num"), fields.get("fencing_token")
+        region = fields.get("region")
         tried = tuple(fields.get("tried", ()))
     except (ValueError, AttributeError, TypeError) as error:
         raise FrameError("an append's options are not understood") from error
     is_known = (
         (match is None or (type(match) is int and match >= 0))
-        and (token is None or isinstance(token, str))
+        and all(text is None or isinstance(text, str) for text in (token, region))
         and all(isinstance(name, str) for name in tried)
     )
     if not is_known:
         raise FrameError("an append's options are not understood")
-    return AppendOptions(match, token, tried)
+    return AppendOptions(match, token, tried, region)
 
 
 def _encode_result(result: AppendResult) -> tuple[int, tuple[int, ...], bytes]:

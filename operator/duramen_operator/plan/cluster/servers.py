@@ -6,7 +6,7 @@ Pure.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from duramen.units import format_duration
 from duramen_operator.names import (
@@ -66,6 +66,8 @@ def make_sequencers(frame: ClusterFrame) -> Iterator[Json]:
     extra = {"--advertise": f"{host}:{DATA_PORTS[SEQUENCER]}"}
     extra["--lost-bookie-grace"] = format_duration(frame.spec.lost_bookie_grace)
     pod = _make_pod(frame, SEQUENCER, frame.spec.sequencers.resources, extra, is_cold=True)
+    if not frame.spec.sequencers.balance:
+        pod = replace(pod, arguments=[*pod.arguments, "--no-balance"])
     spec = {
         "serviceName": name,
         "replicas": frame.spec.sequencers.replicas,
@@ -176,6 +178,7 @@ def _make_pod(
         command=f"duramen-{component}",
         arguments=[
             *(token for flag in flags.items() for token in flag),
+            *_gossip_arguments(frame, component),
             *name_arguments(frame, component),
         ],
         ports=ports,
@@ -222,3 +225,9 @@ def _make_autoscaler(frame: ClusterFrame, component: str, proxies: Proxies) -> J
     }
     kind = ("autoscaling/v2", "HorizontalPodAutoscaler")
     return make_manifest(kind, name, frame.make_labels(component), frame.cluster, spec=spec)
+
+
+def _gossip_arguments(frame: ClusterFrame, component: str) -> list[str]:
+    """Bookies only answer, so for the switch no bookie is started anew."""
+    is_told = component in (SEQUENCER, WRITE_PROXY) and not frame.spec.gossip
+    return ["--no-gossip"] if is_told else []

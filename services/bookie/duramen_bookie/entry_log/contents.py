@@ -4,7 +4,8 @@ A content is an envelope without its checksum; the entries of a sticky block hav
 that a table keeps it once for all that follow each other. A content says itself how long it is, so
 its number is where it begins.
 
-Not here: envelopes as they lie on a disk (`data_file`), what a content says (`wire.envelope`).
+Not here: envelopes as they lie on a disk (`data_file`), what a content says
+(`wire.flexible.envelope`).
 Called by the active index, by storage and entry log. Source: docs/protocol/envelopes.md "On disk".
 """
 
@@ -15,7 +16,7 @@ from typing import Final, NamedTuple
 
 from duramen.ids import EntryId, LedgerId
 from duramen.wire.disk.entry_log_format import NO_ENVELOPE
-from duramen.wire.envelope import content_bytes
+from duramen.wire.flexible.envelope import content_bytes
 
 NO_CONTENT: Final = 0xFFFF_FFFF
 """Stands for the content of an entry without an envelope."""

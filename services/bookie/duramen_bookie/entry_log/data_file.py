@@ -44,7 +44,7 @@ from duramen.wire.disk.journal_format import (
 )
 from duramen.wire.disk.store_record import identity_in, take_record
 from duramen.wire.entry import EntryError
-from duramen.wire.envelope import ENVELOPE_BYTES_MAX, EnvelopeError, cut_content
+from duramen.wire.flexible.envelope import ENVELOPE_BYTES_MAX, EnvelopeError, cut_content
 from duramen_bookie.entry_log.appending import FileAppender
 from duramen_bookie.entry_log.index_file import IndexWriter
 from duramen_bookie.file_system import DiskFile, FileSystem, FileWindow

@@ -47,7 +47,7 @@ from duramen.wire.disk.entry_log_format import (
     unpack_rows,
 )
 from duramen.wire.disk.journal_format import BLOCK_BYTES, record_bytes
-from duramen.wire.envelope import ENVELOPE_BYTES_MAX, content_of
+from duramen.wire.flexible.envelope import ENVELOPE_BYTES_MAX, content_of
 from duramen_bookie.entry_log.appending import FileAppender
 from duramen_bookie.entry_log.contents import ContentRows
 from duramen_bookie.file_system import DiskFile, FileSystem

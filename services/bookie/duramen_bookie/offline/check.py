@@ -34,7 +34,7 @@ from duramen.wire.disk.entry_log_format import (
 )
 from duramen.wire.disk.journal_format import BLOCK_BYTES, JournalFormatError, RecordKind
 from duramen.wire.entry import EntryError, check_entry
-from duramen.wire.envelope import content_of
+from duramen.wire.flexible.envelope import content_of
 from duramen_bookie.checkpoint import COPY_NAMES, CheckpointDamaged
 from duramen_bookie.entry_log.data_file import DataDamage, ScannedRecord, index_path, scan
 from duramen_bookie.entry_log.index_file import IndexDamaged, IndexFile

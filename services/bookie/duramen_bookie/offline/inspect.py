@@ -28,7 +28,7 @@ from duramen.wire.disk.journal_format import (
 )
 from duramen.wire.disk.store_record import take_record
 from duramen.wire.entry import EntryError, check_entry
-from duramen.wire.envelope import content_of, parse_content
+from duramen.wire.flexible.envelope import content_of, parse_content
 from duramen_bookie.checkpoint import CheckpointDamaged
 from duramen_bookie.entry_log.data_file import index_path
 from duramen_bookie.entry_log.entry_log import EntryLog

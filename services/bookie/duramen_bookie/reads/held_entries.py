@@ -18,7 +18,7 @@ from duramen.core.bookie.bookie_state import NO_ENTRIES, RangePlan, ReadPlan
 from duramen.core.bookie.range_choice import MetEntry
 from duramen.core.status import BookieStatus
 from duramen.ids import EntryId, LedgerId
-from duramen.wire.envelope import Envelope, parse_content
+from duramen.wire.flexible.envelope import Envelope, parse_content
 from duramen_bookie.entry_log.entry_log import ReadFault
 from duramen_bookie.index import HotPlaces
 

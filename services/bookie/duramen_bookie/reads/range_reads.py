@@ -20,7 +20,7 @@ from duramen.core.bookie.range_plan import give_up
 from duramen.core.status import BookieStatus
 from duramen.ids import EntryId, LedgerId
 from duramen.limits import READ_BYTES_MAX
-from duramen.wire.envelope import Envelope
+from duramen.wire.flexible.envelope import Envelope
 from duramen.wire.flexible.filtered_answers import FilteredAnswer, group_runs
 from duramen.wire.flexible.filtered_reads import FilteredRange
 from duramen_bookie.reads.entry_bodies import Body, read_bodies

@@ -35,7 +35,7 @@ from duramen.limits import (
 from duramen.units import SECOND
 from duramen.wire.bookie_calls import Add, ReadAnswer, ReadRange, ServiceClass
 from duramen.wire.entry import read_entry_info
-from duramen.wire.envelope import Envelope, encode_envelope
+from duramen.wire.flexible.envelope import Envelope, encode_envelope
 from duramen.wire.flexible.filtered_answers import FilteredAnswer
 from duramen.wire.flexible.filtered_reads import FilteredRange
 from duramen.wire.repair_calls import Pull, PullAnswer, PulledRange, PullMap, Source

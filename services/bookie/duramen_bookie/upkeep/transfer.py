@@ -29,7 +29,7 @@ from duramen.wire.disk.journal_format import (
 )
 from duramen.wire.disk.store_record import take_record
 from duramen.wire.entry import EntryError
-from duramen.wire.envelope import ENVELOPE_BYTES_MAX
+from duramen.wire.flexible.envelope import ENVELOPE_BYTES_MAX
 from duramen_bookie.entry_log.data_file import DataFileWriter
 from duramen_bookie.entry_log.entry_log import EntryLog, ref_of
 from duramen_bookie.entry_log.entry_log_file import EntryLogFile

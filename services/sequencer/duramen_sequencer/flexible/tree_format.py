@@ -22,6 +22,8 @@ from duramen.wire.metadata_json import MetadataJsonError, Paths, encode_node, re
 from duramen.wire.nodes.formats import understands
 
 _TRIES: Final = 20
+_SEGMENTS: Final = ("segment", "envelope")
+_ENTRIES: Final = ("envelope",)
 _NAMED_MAX: Final = 20
 """Processes that a refusal names; more are counted."""
 
@@ -89,12 +91,14 @@ class TreeFormat:
             ("read proxy", paths.read_proxies),
         ):
             nodes = await self._read_all(parent)
-            mute += [f"{kind} {name}" for name in sorted(nodes) if not understands(nodes[name])]
+            mute += [
+                f"{kind} {name}"
+                for name in sorted(nodes)
+                if not understands(nodes[name], _SEGMENTS)
+            ]
         living = await self._read_all(paths.available)
         mute += [
-            f"bookie {name}"
-            for name in sorted(living)
-            if not understands(living[name], ("envelope",))
+            f"bookie {name}" for name in sorted(living) if not understands(living[name], _ENTRIES)
         ]
         await self._store.sync(paths.bookies)
         registered = await self._store.children(paths.bookies) or ()

@@ -1,10 +1,11 @@
 """Who should get a log's appends: reads what is known, asks the core, looks at doubtful owners.
 
-An owner that a proxy has tried in vain, or that is not in the roster any more, is looked at: if
-its process refuses connections, the log is the next sequencer's at once; if it is there, it is
-given a moment to let go of the log (it may be handing it over), and then the append is refused for
-now. A log that was lost lately is left alone for a pause, and one of an embedded writer for as long
-as that one has its session.
+An owner that a proxy has tried in vain, that is not in the roster any more, or that is said to be
+away, is looked at. If its process refuses connections, or is away, the log is the next sequencer's
+at once. If it is there, it is given a moment to let go of the log (it may be handing it over), and
+then the append is refused for now. An owner that has the log by such a hint itself keeps it. A log
+that was lost lately is left alone for a pause, and one of an embedded writer for as long as that
+one has its session.
 
 Called by `log_host`. The decisions are `core.ownership.choice`'s and `loss_pauses`'.
 Source: docs/protocol/ownership.md "Whose is a log" and "Failure detection".
@@ -43,6 +44,9 @@ _LOOK_COUNT: Final = 6
 _LOOK_INTERVAL_S: Final = 0.02
 """An owner that closes a segment in peace needs some 10 to 50 ms."""
 
+_AWAY_LOOK_S: Final = 0.05
+"""A machine that is there accepts or refuses a connection much sooner."""
+
 _PENDING_OWNER_KEPT_US: Final = 5_000 * MS
 """To whom a log was handed over: the owner node says so within a takeover's time."""
 
@@ -59,6 +63,7 @@ class Claims:
 
     Args:
         probes: looks at other processes; real connections, if None.
+        away: sequencers that answer nobody, as their neighbours say: a hint.
         now_us: the monotonic clock.
     """
 
@@ -69,6 +74,7 @@ class Claims:
         sequencers: Roster,
         *,
         probes: Probes | None = None,
+        away: Callable[[], Collection[str]] = tuple,
         now_us: Callable[[], int] = now_us,
     ) -> None:
         self._id = context.sequencer_id
@@ -78,8 +84,10 @@ class Claims:
         self._sequencers = sequencers
         self._pending_owners: dict[LogId, _PendingOwner] = {}
         self._probes = probes or Probes()
+        self._away = away
         self.pauses = LossPauses(context.rng)
         self.hint_count = 0
+        self.away_count = 0
 
     async def find_owner(
         self, log_id: LogId, tried: Collection[str] = (), *, is_leaving: bool = False
@@ -166,10 +174,18 @@ class Claims:
         """The log was taken back, or its pending owner did not take it."""
         self._pending_owners.pop(log_id, None)
 
+    def note_taken(self, log_id: LogId) -> None:
+        """The log's owner hands it over to this process: it is no pending owner's, and no hint
+        brings it here.
+        """
+        self.forget_pending_owner(log_id)
+        self._context.hints.forget(log_id)
+
     def statistics(self) -> dict[str, int]:
         """Hints that led to a takeover, probes, logs that are left alone."""
         return {
             "hinted_takeovers": self.hint_count,
+            "away_takeovers": self.away_count,
             "probes": self._probes.probe_count,
             "refused_probes": self._probes.refused_count,
             "lost_logs": len(self.pauses),
@@ -180,13 +196,16 @@ class Claims:
     async def _find_owner(
         self, log_id: LogId, tried: Collection[str], *, is_leaving: bool
     ) -> Redirect | None:
-        without = {*tried, self._id} if is_leaving else set(tried)
+        away = set(self._away()) - {self._id}
+        without = {*tried, *away, self._id} if is_leaving else {*tried, *away}
         for look in range(_LOOK_COUNT):
             if look:
                 await asyncio.sleep(_LOOK_INTERVAL_S)
                 await self._link.store.sync(self._link.paths.log(log_id))
             owner = await self._link.read_owner(log_id)
             log = None if owner is not None else await self.read_log(log_id)
+            if owner is None:
+                self._context.hints.forget(log_id)
             if owner is None and log is None:
                 raise DuramenError(
                     "log_not_found", f"there is no log with id {log_id}", field="log"
@@ -194,9 +213,8 @@ class Claims:
             choice = self._choose(log_id, owner, log, without)
             if choice.verdict is OwnerVerdict.PROBE:
                 assert owner is not None, choice
-                if not await self._probes.is_refused(owner.data_url):
+                if not await self._is_gone(log_id, owner, away):
                     continue
-                self.hint_count += 1
                 choice = await self._succeed(log_id, owner, without)
             return self._act_on(log_id, owner, choice, is_leaving=is_leaving)
         raise DuramenError(
@@ -219,6 +237,25 @@ class Claims:
             live=self._sequencers.nodes,
             tried=without,
         )
+
+    async def _is_gone(self, log_id: LogId, owner: Owner, away: Collection[str]) -> bool:
+        """Whether an owner that did not take the append is not there, or said to be away.
+
+        The first is the better reason: the connection is tried also where the second is known.
+        """
+        is_away = owner.sequencer_id in away and not owner.by_hint
+        try:
+            async with asyncio.timeout(_AWAY_LOOK_S if is_away else None):
+                is_refused = await self._probes.is_refused(owner.data_url)
+        except TimeoutError:
+            is_refused = False
+        if is_refused:
+            self._context.hints.forget(log_id)
+            self.hint_count += 1
+        elif is_away:
+            self._context.hints.note(log_id, self._now_us())
+            self.away_count += 1
+        return is_refused or is_away
 
     async def _succeed(self, log_id: LogId, owner: Owner, without: Collection[str]) -> OwnerChoice:
         """Whose the log of a dead owner becomes."""

@@ -62,7 +62,7 @@ class AuditorCalls:
             name = await self._find()
             if name is None:
                 continue
-            answer = await self._cluster.ask(name, {"op": op, **fields}, _TIMEOUT_US)
+            answer = await self._cluster.calls.ask(name, {"op": op, **fields}, _TIMEOUT_US)
             if not isinstance(answer.get("auditor"), dict):
                 return answer
         raise DuramenError(

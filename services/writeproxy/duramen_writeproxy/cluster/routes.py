@@ -16,6 +16,7 @@ from duramen.errors import DuramenError
 from duramen.runtime.public.cluster_answers import (
     BalancedAnswer,
     HandedOverAnswer,
+    MembersAnswer,
     OwnersAnswer,
     StoryAnswer,
     WeighedAnswer,
@@ -34,6 +35,10 @@ def add_cluster_routes(app: FastAPI, cluster: Cluster) -> None:
     @app.get("/v1/cluster/owners")
     async def get_owners() -> OwnersAnswer:
         return await cluster.owners()
+
+    @app.get("/v1/cluster/members")
+    async def get_members() -> MembersAnswer:
+        return await cluster.members()
 
     @app.get("/v1/cluster/logs/{namespace}/{log}/story", response_model_exclude_unset=True)
     async def get_story(namespace: str, log: str) -> StoryAnswer:

@@ -10,31 +10,34 @@ Source: docs/protocol/ownership.md "Through one address".
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any, Final
 
-import orjson
-
 from duramen.core.hashing import weights_of
-from duramen.core.ownership.balance import LogLoad, LogMove, plan_moves
+from duramen.core.ownership.balance import LogMove, plan_moves
 from duramen.errors import DuramenError
-from duramen.runtime.http_client import PeerClient, PeerError
+from duramen.runtime.http_client import PeerClient
 from duramen.runtime.public.answers import read_answer
 from duramen.runtime.public.cluster_answers import (
     BalancedAnswer,
     HandedOverAnswer,
+    MembersAnswer,
     OwnersAnswer,
     StoryAnswer,
     WeighedAnswer,
 )
 from duramen.runtime.registry import Roster
+from duramen.runtime.roster_calls import (
+    ASK_TIMEOUT_US,
+    HAND_OVER_TIMEOUT_US,
+    RosterCalls,
+    movable_logs,
+    read_load,
+)
 from duramen.units import SECOND
-from duramen_writeproxy.logs.creation import read_problem
 from duramen_writeproxy.logs.names import NameCache
 
-_ASK_TIMEOUT_US: Final = 5 * SECOND
-_HAND_OVER_TIMEOUT_US: Final = 12 * SECOND
-"""Closing in peace is bounded by 8 s, and telling the target by 2 s."""
+_MEMBERS_TIMEOUT_US: Final = 1 * SECOND
+"""Who is asked about is, as a rule, whoever does not answer."""
 
 
 class Cluster:
@@ -43,7 +46,7 @@ class Cluster:
     def __init__(self, names: NameCache, roster: Roster, peers: PeerClient) -> None:
         self._names = names
         self._roster = roster
-        self._peers = peers
+        self.calls = RosterCalls(roster, peers)
 
     async def owners(self) -> OwnersAnswer:
         """Every log with an open segment, its owner and its load, by name.
@@ -51,7 +54,7 @@ class Cluster:
         Raises:
             DuramenError: `log_unavailable`: no sequencer is there.
         """
-        answers, silent = await self._ask_all({"op": "owned"})
+        answers, silent = await self.calls.ask_all({"op": "owned"})
         logs = [
             {"sequencer": name, **log} for name, answer in answers for log in answer.get("logs", ())
         ]
@@ -59,6 +62,16 @@ class Cluster:
         return read_answer(
             OwnersAnswer, {"logs": logs, "sequencers": self._describe(), "silent": silent}
         )
+
+    async def members(self) -> MembersAnswer:
+        """What every sequencer makes of the others.
+
+        Raises:
+            DuramenError: `log_unavailable`: no sequencer is there.
+        """
+        answers, silent = await self.calls.ask_all({"op": "members"}, _MEMBERS_TIMEOUT_US)
+        told = [{"sequencer": name, "members": answer.get("members")} for name, answer in answers]
+        return read_answer(MembersAnswer, {"views": told, "silent": silent})
 
     async def story(self, namespace: str, log: str) -> StoryAnswer:
         """What happened to a log, as far as the processes that live remember, oldest first.
@@ -68,7 +81,7 @@ class Cluster:
                 `log_unavailable`.
         """
         log_id = await self._names.find(namespace, log)
-        answers, silent = await self._ask_all({"op": "story", "log_id": str(log_id)})
+        answers, silent = await self.calls.ask_all({"op": "story", "log_id": str(log_id)})
         events = [
             {"sequencer": name, **event}
             for name, answer in answers
@@ -99,12 +112,14 @@ class Cluster:
             DuramenError: `log_unavailable`: a sequencer does not answer, so the loads are not
                 known: nothing was moved.
         """
-        answers, silent = await self._ask_all({"op": "owned"})
+        answers, silent = await self.calls.ask_all({"op": "owned"})
         if silent:
             raise DuramenError(
                 "log_unavailable", f"{', '.join(silent)} did not answer: loads are not known"
             )
-        loads, names = _read_loads(answers)
+        logs = list(movable_logs(answers))
+        loads = [read_load(sequencer_id, log) for sequencer_id, log in logs]
+        names = {str(log["log_id"]): log.get("name") for _, log in logs}
         moves = plan_moves(loads, weights_of(self._roster.nodes), move_count_max=move_count_max)
         done = []
         for move in moves:
@@ -124,14 +139,14 @@ class Cluster:
         if name not in self._roster.nodes:
             raise DuramenError("invalid_argument", f"there is no sequencer {name}", field="id")
         message = {"op": "weigh", "sequencer_weight": weight}
-        return read_answer(WeighedAnswer, await self.ask(name, message, _ASK_TIMEOUT_US))
+        return read_answer(WeighedAnswer, await self.calls.ask(name, message, ASK_TIMEOUT_US))
 
     # --- Calls -----------------------------------------------------------------------------------
 
     async def _move(self, move: LogMove) -> str:
         message = {"op": "hand_over", "log_id": move.log_id, "to": move.target}
         try:
-            await self.ask(move.source, message, _HAND_OVER_TIMEOUT_US)
+            await self.calls.ask(move.source, message, HAND_OVER_TIMEOUT_US)
         except DuramenError as error:
             return f"{error.code}: {error.detail}"
         return "moved"
@@ -141,7 +156,7 @@ class Cluster:
         silent = []
         for name in sorted(self._roster.nodes):
             try:
-                return await self.ask(name, message, _HAND_OVER_TIMEOUT_US)
+                return await self.calls.ask(name, message, HAND_OVER_TIMEOUT_US)
             except DuramenError as error:
                 if error.code != "log_unavailable":
                     raise
@@ -152,69 +167,9 @@ class Cluster:
             detail = f"{', '.join(silent)} did not answer; no other sequencer has the log"
         raise DuramenError("log_unavailable", detail)
 
-    async def _ask_all(
-        self, message: dict[str, Any]
-    ) -> tuple[list[tuple[str, dict[str, Any]]], list[str]]:
-        """Answers by sequencer, and those who gave none."""
-        names = sorted(self._roster.nodes)
-        if not names:
-            raise DuramenError("log_unavailable", "there is no sequencer")
-        results = await asyncio.gather(
-            *(self.ask(name, message, _ASK_TIMEOUT_US) for name in names), return_exceptions=True
-        )
-        answers = []
-        silent = []
-        for name, result in zip(names, results, strict=True):
-            if isinstance(result, dict):
-                answers.append((name, result))
-            elif isinstance(result, DuramenError):
-                silent.append(name)
-            else:
-                raise result
-        return answers, silent
-
-    async def ask(self, name: str, message: dict[str, Any], timeout_us: int) -> dict[str, Any]:
-        """The answer of one sequencer to a control call.
-
-        Raises:
-            DuramenError: its refusal; `log_unavailable`, uncertain: it did not answer.
-        """
-        url = self._roster.nodes.get(name, {}).get("data_url")
-        try:
-            status, data = await self._peers.request_json(
-                "POST", f"{url}/s/control", orjson.dumps(message), timeout_us
-            )
-            document = orjson.loads(data)
-        except (PeerError, orjson.JSONDecodeError) as error:
-            raise DuramenError(
-                "log_unavailable", f"{name} did not answer: {error}", uncertain=True
-            ) from error
-        if not isinstance(document, dict):
-            raise DuramenError("internal", f"{name}: its answer is not understood")
-        if status != 200:
-            raise read_problem(document) or DuramenError("internal", f"{name}: HTTP {status}")
-        return document
-
     def _describe(self) -> list[dict[str, Any]]:
         weights = weights_of(self._roster.nodes)
         return [{"id": name, "weight": weight} for name, weight in sorted(weights.items())]
-
-
-def _read_loads(
-    answers: list[tuple[str, dict[str, Any]]],
-) -> tuple[list[LogLoad], dict[str, str | None]]:
-    loads = []
-    names = {}
-    for sequencer_id, answer in answers:
-        for log in answer.get("logs", ()):
-            # Only what appends can be handed over; the rest is on its way already.
-            if log.get("state") == "active":
-                log_id = str(log["log_id"])
-                names[log_id] = log.get("name")
-                loads.append(
-                    LogLoad(log_id, sequencer_id, log["appends_per_s"], log["bytes_per_s"])
-                )
-    return loads, names
 
 
 def _encode(move: LogMove) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from typing import Any, Final
 import orjson
 
 from duramen.config import LogConfig, parse_namespace_config
-from duramen.errors import ERRORS, PROBLEM_FACTS, BeyondTailError, DuramenError
+from duramen.errors import DuramenError, read_problem
 from duramen.ids import LogId
 from duramen.limits import APPEND_TIMEOUT_US, RETRY_BACKOFF
 from duramen.runtime.http_client import PeerClient, PeerError, UnreachableError
@@ -324,7 +324,7 @@ class AutoCreator:
 
     async def _create(self, namespace: str, log: str) -> None:
         try:
-            made = await self._creator.create_log(namespace, log, LogConfig().to_json())
+            made = await self._creator.create_log(namespace, log, LogConfig().to_stored())
         except DuramenError as error:
             # Somebody made it meanwhile, with a configuration of their own: it is there.
             if error.code != "log_exists_with_other_config":
@@ -347,25 +347,6 @@ class AutoCreator:
         except MetadataJsonError as error:
             raise DuramenError("internal", f"namespace {namespace}: {error}") from error
         return parse_namespace_config(config).auto_create
-
-
-def read_problem(document: dict[str, Any]) -> DuramenError | None:
-    """The error that a problem+json object of ours stands for; None if it is none."""
-    code, detail = document.get("code"), document.get("detail")
-    if code not in ERRORS or not isinstance(detail, str):
-        return None
-    field, retry_after_ms = document.get("field"), document.get("retry_after_ms")
-    tail = document.get("tail")
-    if code == "beyond_tail" and isinstance(tail, dict) and isinstance(field, str):
-        return BeyondTailError(detail, tail, field=field)
-    return DuramenError(
-        code,
-        detail,
-        field=field if isinstance(field, str) else None,
-        retry_after_ms=retry_after_ms if isinstance(retry_after_ms, int) else None,
-        uncertain=document.get("uncertain") is True,
-        facts={name: document[name] for name in PROBLEM_FACTS if name in document},
-    )
 
 
 def _nonce() -> dict[str, str]:

@@ -294,6 +294,8 @@ _OWNERS: Final = (
     SqlColumn("appends_per_s", "REAL", "of the last 5 to 10 s"),
     SqlColumn("bytes_per_s", "REAL", "of the last 5 to 10 s"),
     SqlColumn("unanswered_count", "INTEGER", "appends that wait for their acknowledgement"),
+    SqlColumn("held_s", "INTEGER", "for how long the owner has had it"),
+    SqlColumn("hot", "TEXT", "window or cpu: more than its owner can carry; NULL: it is not"),
 )
 _BOOKIES: Final = (
     SqlColumn("bookie", "TEXT", "its id"),

@@ -50,6 +50,7 @@ def summarize(answers: Answers) -> dict[str, Any]:
         "bytes_per_s": sum(log["bytes_per_s"] for log in logs) if owners else None,
         "logs_owned": len(logs) if owners else None,
         "logs": [_encode_log(log) for log in logs[:LOGS_SHOWN_MAX]],
+        "hot_logs": [_encode_hot(log) for log in logs if log.get("hot") is not None],
         "sequencers": _sum_by_sequencer(owners),
         "bookies": _join_bookies(bookies, _known(answers, "journals")),
         "repair": _encode_repair(repair) if repair else None,
@@ -119,6 +120,11 @@ def _encode_log(log: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _encode_hot(log: Mapping[str, Any]) -> dict[str, Any]:
+    name = log.get("name") or f"id {log['log_id']}"
+    return {"log": name, "sequencer": log["sequencer"], "reason": log["hot"]}
+
+
 def _sum_by_sequencer(owners: Mapping[str, Any]) -> list[dict[str, Any]]:
     rows = []
     silent = set(owners.get("silent", ()))
@@ -184,6 +190,10 @@ def _format_head(summary: Mapping[str, Any]) -> Sequence[str]:
             f"{summary['logs_owned']:,} logs open: {summary['appends_per_s']:,.1f} appends/s, "
             f"{summary['bytes_per_s'] / 1e6:,.3f} MB/s"
         )
+    lines += [
+        f"too hot for its owner: {hot['log']} at {hot['sequencer']} ({hot['reason']})"
+        for hot in summary["hot_logs"]
+    ]
     if repair is not None:
         estimate = repair["estimate_s"]
         lines.append(

@@ -72,6 +72,9 @@ _ColdStoreOption = Annotated[
     str | None,
     Parameter(help="URL of the archive (docs/cold-store.md); without it the folder cold in --data"),
 ]
+_GossipOption = Annotated[
+    bool, Parameter(help="sequencers find out together which of them answers nobody")
+]
 _FileOption = Annotated[
     Path | None, Parameter(help="the demo's file; without it Python's own library")
 ]
@@ -123,6 +126,7 @@ def run(
         Parameter(help="how long a process that stopped without a word keeps its logs, from 1s"),
     ] = f"{ZOOKEEPER_SESSION_S:g}s",
     restart: Annotated[bool, Parameter(help="start again what ends")] = True,
+    gossip: _GossipOption = True,
     cors_origin: _OriginsOption = (),
     public_name: _NamesOption = (),
     cold_store: _ColdStoreOption = None,
@@ -153,6 +157,7 @@ def run(
         base_port=base_port,
         zookeeper=zookeeper,
         is_restarting=restart,
+        is_gossiping=gossip,
         session_timeout_s=_parse_session_s(session_timeout),
         cors_origins=_check_each(parse_origin, "--cors-origin", cors_origin),
         public_names=_check_each(parse_name, "--public-name", public_name),

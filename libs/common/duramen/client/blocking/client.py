@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from duramen.client.blocking.portal import Portal
 from duramen.client.blocking.producer import SyncProducer
+from duramen.client.partitioned.blocking import SyncPartitionedLog
 from duramen.client.rest_client import Appended
 from duramen.client.retry import RetryPolicy
 from duramen.client.sdk.batches import Records
@@ -129,6 +130,26 @@ class SyncClient:
             log = client.log("shop/orders")
         """
         return SyncLog(self._portal, self._client.log(name))
+
+    def partitioned_log(self, name: str, *, partitions: int) -> SyncPartitionedLog:
+        """A log of several partitions, each with an order of its own; asks nobody.
+
+        Args:
+            name: names of namespace and partitioned log with a slash between.
+            partitions: how many there are, 1 to 1,000; for ever the same.
+
+        Returns:
+            A `SyncPartitionedLog`, whether the cluster has it or not.
+
+        Raises:
+            DuramenError: `invalid_name`, `invalid_argument`; a retry fails again.
+
+        Example:
+            clicks = client.partitioned_log("shop/clicks", partitions=4)
+            clicks.ensure()
+        """
+        log = self._client.partitioned_log(name, partitions=partitions)
+        return SyncPartitionedLog(self._portal, log)
 
     def namespaces(self, *, prefix: str = "") -> Generator[SyncNamespace, None, None]:
         """List the namespaces in the order of their names, page by page.

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import replace
 from datetime import datetime
+from typing import Final
 
 from duramen.client.core.parts import ReadParts
 from duramen.client.rest_client import BulkReadAnswer
@@ -22,14 +24,18 @@ from duramen.client.sdk.values import Mark, Moved
 from duramen.core.reading.effects import Deliver
 from duramen.core.reading.reader import ReaderLimits
 from duramen.errors import DuramenError
-from duramen.ids import Dlsn
+from duramen.ids import Dlsn, EntryId
 from duramen.runtime.reading.log_reader import LogCursor, Truncated
 from duramen.runtime.reading.metadata import LogFollower
 from duramen.runtime.reading.positioning.positions import Start
 from duramen.texts import check_log_name, check_namespace, parse_position
-from duramen.wire.entry import EntryError
+from duramen.units import MIB
+from duramen.wire.entry import EntryError, read_entry_info
 from duramen.wire.read_answers import place_batches
 from duramen.wire.record_batch import BatchError
+
+_OPENED_BYTES_MAX: Final = 8 * MIB
+"""Of batches whose records are made at once: a reader's buffer, and each entry for itself fits."""
 
 
 class ReadLog:
@@ -136,17 +142,21 @@ class ReadLog:
             while stop is None or wanted < stop:
                 delivered = await cursor.take(wanted)
                 if delivered is not None:
-                    batches = _open(
-                        delivered,
-                        text,
-                        wanted=wanted,
-                        stop=stop,
-                        moved_to=moved_to,
-                        is_at_tail=cursor.tail is not None,
-                    )
-                    for batch in batches:
-                        moved_to, wanted = None, batch.end
-                        yield batch
+                    parts = _divide(delivered)
+                    for index, part in enumerate(parts, 1):
+                        if stop is not None and wanted >= stop:
+                            break
+                        batches = _open(
+                            part,
+                            text,
+                            wanted=wanted,
+                            stop=stop,
+                            moved_to=moved_to,
+                            is_at_tail=cursor.tail is not None and index == len(parts),
+                        )
+                        for batch in batches:
+                            moved_to, wanted = None, batch.end
+                            yield batch
                     continue
                 if is_waiting:
                     break  # a reader that waits comes to an end only where its log has ended
@@ -170,6 +180,21 @@ def _find_stop(first: int, count: int | None, until: int | None) -> int | None:
     if count is None:
         return until
     return first + count if until is None else min(until, first + count)
+
+
+def _divide(delivered: Deliver) -> list[Deliver]:
+    """Delivered entries in parts whose records may be in memory at once: of compressed entries a
+    few KiB may be gigabytes."""
+    parts: list[list[tuple[EntryId, bytes]]] = []
+    size_bytes = _OPENED_BYTES_MAX
+    for entry_id, body in delivered.entries:
+        payload_bytes = read_entry_info(body).payload_bytes
+        if size_bytes + payload_bytes > _OPENED_BYTES_MAX:
+            parts.append([])
+            size_bytes = 0
+        parts[-1].append((entry_id, body))
+        size_bytes += payload_bytes
+    return [replace(delivered, entries=tuple(part)) for part in parts]
 
 
 def _open(

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Self
 
+from duramen.client.partitioned.log import PartitionedLog
 from duramen.client.retry import RetryPolicy
 from duramen.client.sdk.log import Log, Namespace
 from duramen.client.sdk.session import Session
@@ -124,6 +125,26 @@ class Client:
             log = client.log("shop/orders")
         """
         return Log(self._session, *parse_log(name))
+
+    def partitioned_log(self, name: str, *, partitions: int) -> PartitionedLog:
+        """A log of several partitions, each with an order of its own; asks nobody.
+
+        Args:
+            name: names of namespace and partitioned log with a slash between.
+            partitions: how many there are, 1 to 1,000; for ever the same.
+
+        Returns:
+            A `PartitionedLog`, whether the cluster has it or not.
+
+        Raises:
+            DuramenError: `invalid_name`, `invalid_argument`; a retry fails again.
+
+        Example:
+            clicks = client.partitioned_log("shop/clicks", partitions=4)
+            await clicks.ensure()
+        """
+        namespace, log = parse_log(name)
+        return PartitionedLog(self[namespace], log, partitions)
 
     async def namespaces(self, *, prefix: str = "") -> AsyncIterator[Namespace]:
         """List the namespaces in the order of their names, page by page.

@@ -5,12 +5,13 @@ carries more than HYSTERESIS times its share. It makes a move only if the worse 
 sequencers gets better, and moves at most a given number of logs. Run again on the loads that its
 own moves lead to, it moves nothing.
 
-Called by the write proxy's `cluster.sequencers`. Source: docs/protocol/ownership.md.
+Called by the write proxy's `cluster.sequencers` and by `balancer`, which decides when a plan is
+carried out without a person. Source: docs/protocol/ownership.md "Balancing".
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from duramen.units import KIB
@@ -46,6 +47,8 @@ class LogMove(NamedTuple):
     source: str
     target: str
     cost: float
+    is_for_region: bool = False
+    """So that the log is where its writers are, whatever the loads."""
 
 
 def plan_moves(
@@ -53,12 +56,14 @@ def plan_moves(
     weights: Mapping[str, float],
     *,
     move_count_max: int = MOVE_COUNT_DEFAULT,
+    fixed: Container[str] = (),
 ) -> list[LogMove]:
     """Plan at most `move_count_max` moves, the most useful first.
 
     Args:
         loads: of every log that has an owner; those of unknown sequencers are left where they are.
         weights: live sequencers; those of weight 0 give all that they have and get nothing.
+        fixed: ids of logs that stay where they are, and count there.
     """
     held: dict[str, list[LogLoad]] = {name: [] for name in sorted(weights)}
     for load in sorted(loads):
@@ -68,7 +73,7 @@ def plan_moves(
     total_weight = sum(weights.values())
     moves: list[LogMove] = []
     while total_weight > 0 and len(moves) < move_count_max:
-        move = _next_move(held, cost, weights, sum(cost.values()) / total_weight)
+        move = _next_move(held, cost, weights, fixed)
         if move is None:
             break
         load, target = move
@@ -80,34 +85,57 @@ def plan_moves(
     return moves
 
 
+def pressures(cost: Mapping[str, float], weights: Mapping[str, float]) -> dict[str, float]:
+    """What each sequencer carries for its weight; infinite where nothing should be carried."""
+    return {name: _pressure(cost[name], weights[name]) for name in cost}
+
+
+def _pressure(carried: float, weight: float) -> float:
+    if weight > 0:
+        return carried / weight
+    return float("inf") if carried > 1e-9 else 0.0
+
+
 def _next_move(
     held: Mapping[str, list[LogLoad]],
     cost: Mapping[str, float],
     weights: Mapping[str, float],
-    share: float,
+    fixed: Container[str],
 ) -> tuple[LogLoad, str] | None:
-    """The move that leaves the worse of giver and taker best; None where none is worth it.
+    """The move that helps the most burdened sequencer that can be helped; None: there is none.
 
-    Args:
-        share: cost per weight if all was even.
+    A log that is too hot for any sequencer cannot be helped by moves. It does not keep the others
+    from being evened out.
     """
+    share = sum(cost.values()) / sum(weights.values())
+    pressure = pressures(cost, weights)
+    for source in sorted(held, key=lambda name: (pressure[name], name), reverse=True):
+        takers = [name for name in held if name != source and weights[name] > 0]
+        if not takers or pressure[source] <= HYSTERESIS * share:
+            return None
+        target = min(takers, key=lambda name: (pressure[name], name))
+        movable = [load for load in held[source] if load.log_id not in fixed]
+        load = _pick_log(movable, source, target, cost, weights)
+        if load is not None:
+            return load, target
+    return None
 
-    def pressure(name: str, extra: float = 0.0) -> float:
-        weight = weights[name]
-        carried = cost[name] + extra
-        return carried / weight if weight > 0 else (float("inf") if carried > 1e-9 else 0.0)
 
-    source = max(held, key=lambda name: (pressure(name), name))
-    takers = [name for name in held if name != source and weights[name] > 0]
-    if not takers or pressure(source) <= HYSTERESIS * share:
-        return None
-    target = min(takers, key=lambda name: (pressure(name), name))
+def _pick_log(
+    movable: Iterable[LogLoad],
+    source: str,
+    target: str,
+    cost: Mapping[str, float],
+    weights: Mapping[str, float],
+) -> LogLoad | None:
+    """The log whose move leaves the worse of giver and taker best; None: each leaves it worse."""
+    before = _pressure(cost[source], weights[source])
     best: tuple[float, float, str] | None = None
     chosen: LogLoad | None = None
-    for load in held[source]:
-        left = pressure(source, -load.cost) if weights[source] > 0 else 0.0
-        worse = max(left, pressure(target, load.cost))
+    for load in movable:
+        left = _pressure(cost[source] - load.cost, weights[source]) if weights[source] > 0 else 0.0
+        worse = max(left, _pressure(cost[target] + load.cost, weights[target]))
         rank = (worse, load.cost, load.log_id)
-        if worse < pressure(source) and (best is None or rank < best):
+        if worse < before and (best is None or rank < best):
             best, chosen = rank, load
-    return None if chosen is None else (chosen, target)
+    return chosen

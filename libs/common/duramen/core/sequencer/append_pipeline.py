@@ -129,29 +129,29 @@ class AppendPipeline:
         flush = log.config.flush
         while (due_us := self.due_us(writer, flush)) is not None and due_us <= now_us:
             if is_early:
-                self._send_early(writer, now_us)
+                self._send_early(writer, log, now_us)
             else:
-                self._send_entry(writer, log.totals, now_us)
+                self._send_entry(writer, log, now_us)
         if writer.wants_control and writer.has_room:
             self._add(writer, (), Totals(), now_us, is_control=True)
 
-    def _send_early(self, writer: SegmentWriter, now_us: int) -> None:
+    def _send_early(self, writer: SegmentWriter, log: LogNode, now_us: int) -> None:
         """Make the next entry of what needs nothing of the older epochs."""
         appends = self._transmit.take(self.early.admit)
         if appends:
             self._early_entry_count += 1
-            self._add_entry(writer, appends, now_us, is_control=False)
+            self._add_entry(writer, log, appends, now_us, is_control=False)
 
-    def _send_entry(self, writer: SegmentWriter, closed: Totals, now_us: int) -> None:
+    def _send_entry(self, writer: SegmentWriter, log: LogNode, now_us: int) -> None:
         """Make the next entry of what waits and is admitted."""
         unix_ms = self._context.unix_ms(now_us)
         draw = self._transmit.take
-        appends = self.admission.take(draw, writer, closed, now_us=now_us, unix_ms=unix_ms)
+        appends = self.admission.take(draw, writer, log.totals, now_us=now_us, unix_ms=unix_ms)
         if not appends:
             return
         self._has_state = self._has_state or self.admission.has_taken_state()
         is_control = appends[0].command is not None
-        entry = self._add_entry(writer, appends, now_us, is_control=is_control)
+        entry = self._add_entry(writer, log, appends, now_us, is_control=is_control)
         self.admission.on_sent(entry)
         if self._snapshots.is_due(self.admission.table):
             self._send_snapshot(writer, now_us)
@@ -176,13 +176,22 @@ class AppendPipeline:
         self._snapshots.on_sent(parts[0].through, writer.lap)
 
     def _add_entry(
-        self, writer: SegmentWriter, appends: list[QueuedAppend], now_us: int, *, is_control: bool
+        self,
+        writer: SegmentWriter,
+        log: LogNode,
+        appends: list[QueuedAppend],
+        now_us: int,
+        *,
+        is_control: bool,
     ) -> EntryId:
         """An entry of these appends, of which the buffer notes where they lie in it."""
         before = writer.totals
         batches = [append.batch for append in appends]
         own = _totals_of(appends, batches)
-        entry = self._add(writer, batches, own, now_us, is_control=is_control)
+        is_compressing = log.config.compression == "zstd" and not is_control
+        entry = self._add(
+            writer, batches, own, now_us, is_control=is_control, is_compressing=is_compressing
+        )
         self._transmit.place(entry, appends, before)
         return entry
 
@@ -194,6 +203,7 @@ class AppendPipeline:
         now_us: int,
         *,
         is_control: bool,
+        is_compressing: bool = False,
     ) -> EntryId:
         before = writer.totals
         after = before.plus(own)
@@ -206,8 +216,10 @@ class AppendPipeline:
             after,
             is_control=is_control,
             has_state=self._has_state,
+            is_compressing=is_compressing,
         )
-        self._snapshots.note_entry(len(payload))
+        # Whoever replays a compressed entry has all of its batches in hand.
+        self._snapshots.note_entry(max(len(payload), own.length_bytes))
         return writer.add(payload, after, now_us)
 
     def acknowledge(

@@ -17,6 +17,7 @@ from typing import Final, Protocol
 
 from duramen.core.flexible.nodeset import ServingBookie
 from duramen.core.flexible.writing.surplus import SurplusBudget
+from duramen.core.ownership.hints import HintedLogs
 from duramen.core.placement import Candidate
 from duramen.core.placement.node_states import NodeStates
 from duramen.core.placement.store_times import StoreTimes
@@ -43,8 +44,12 @@ class EncodeEntry(Protocol):
         *,
         is_control: bool = False,
         has_state: bool = False,
+        is_compressing: bool = False,
     ) -> bytes:
-        """The totals are the segment's around the entry; a control entry has one record at most."""
+        """The totals are the segment's around the entry; a control entry has one record at most.
+
+        It is called once an entry: what it gives is what is sent, and sent again.
+        """
 
 
 def _refuse_control(record: ControlRecord) -> bytes:
@@ -81,6 +86,8 @@ class SequencerContext:
     holds_logs: bool = False
     """An owned log is not given up while nobody appends: its segment stays open (an embedded writer
     is its log's one writer until it says otherwise)."""
+    hints: HintedLogs = field(default_factory=HintedLogs)
+    """Logs that were taken over by a hint alone."""
     rolls: RollQueue = field(default_factory=RollQueue)
     stalls: RollQueue = field(default_factory=lambda: RollQueue(_STALLS_AT_ONCE))
     """Logs that their owner takes over by itself (R28)."""

@@ -48,6 +48,8 @@ class Owner:
     epoch: Epoch
     data_url: str
     version: int
+    by_hint: bool = False
+    """It took the log because another was said to be away (docs/protocol/members.md)."""
 
     @property
     def is_embedded(self) -> bool:
@@ -106,6 +108,7 @@ class ReplaceOwner:
 
     epoch: Epoch | None
     replaces: Owner | None
+    by_hint: bool = False
 
 
 Write = SetSegment | CreateSegment | SetLog | ReplaceOwner

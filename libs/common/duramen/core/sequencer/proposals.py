@@ -173,15 +173,17 @@ def new_segment(
     )
 
 
-def propose_claim(view: LogView, segment: AnySegment, claimant: SequencerId) -> Proposal:
+def propose_claim(
+    view: LogView, segment: AnySegment, claimant: SequencerId, *, by_hint: bool = False
+) -> Proposal:
     """Epoch bump, segment creation and replacement of the owner in one `multi()` (R2)."""
     log = view.log.with_new_epoch(segment.nonce)
     writes: tuple[Write, ...] = (
         SetLog(log, view.log_version),
         CreateSegment(segment),
-        ReplaceOwner(segment.epoch, view.owner),
+        ReplaceOwner(segment.epoch, view.owner, by_hint),
     )
-    owner = Owner(claimant, segment.epoch, "", 0)
+    owner = Owner(claimant, segment.epoch, "", 0, by_hint)
     after = LogView(log, view.log_version + 1, (*view.segments, (segment, 0)), owner)
     return Proposal(segment.nonce, writes, after)
 
@@ -193,7 +195,8 @@ def propose_new_epoch(view: LogView, context: SequencerContext, now_us: int) -> 
         return explain_unplaced(view.log, context)
     nonce, unix_ms = context.new_nonce(), context.unix_ms(now_us)
     segment = make_segment(view.log, plan, nonce=nonce, created_unix_ms=unix_ms)
-    return propose_claim(view, segment, context.sequencer_id)
+    by_hint = context.hints.has(view.log.log_id, now_us)
+    return propose_claim(view, segment, context.sequencer_id, by_hint=by_hint)
 
 
 def propose_close(
@@ -246,7 +249,12 @@ def propose_close(
 
 
 def propose_roll(
-    view: LogView, close: Proposal, following: AnySegment, claimant: SequencerId
+    view: LogView,
+    close: Proposal,
+    following: AnySegment,
+    claimant: SequencerId,
+    *,
+    by_hint: bool = False,
 ) -> Proposal:
     """Close epoch e as `close` does and open e + 1, all in one `multi()` (R19)."""
     log = close.view.log.with_new_epoch(close.nonce)
@@ -254,8 +262,8 @@ def propose_roll(
         close.writes[0],
         SetLog(log, view.log_version),
         CreateSegment(following),
-        ReplaceOwner(following.epoch, view.owner),
+        ReplaceOwner(following.epoch, view.owner, by_hint),
     )
-    owner = Owner(claimant, following.epoch, "", 0)
+    owner = Owner(claimant, following.epoch, "", 0, by_hint)
     after = LogView(log, view.log_version + 1, ((following, 0),), owner)
     return Proposal(close.nonce, writes, after)

@@ -48,6 +48,9 @@ class QueuedAppend:
     decoded_bytes: int = 0
     """What a compressed batch is for readers."""
 
+    region: str | None = None
+    """Of the proxy that it came through, if that said so."""
+
     @property
     def is_plain(self) -> bool:
         """Nothing is to be judged: it is appended, whatever the log holds."""

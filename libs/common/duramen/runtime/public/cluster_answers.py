@@ -234,6 +234,28 @@ class OwnersAnswer(PassedOn):
     silent: list[str]
 
 
+class MemberAnswer(PassedOn):
+    """What a sequencer makes of one, itself too: alive, suspected, confirmed or away."""
+
+    id: str
+    state: str
+    incarnation: int
+
+
+class ViewAnswer(PassedOn):
+    """What one sequencer makes of all; null: it does not gossip."""
+
+    sequencer: str
+    members: list[MemberAnswer] | None
+
+
+class MembersAnswer(PassedOn):
+    """Who answers, as each sequencer sees it; who did not answer this call is silent."""
+
+    views: list[ViewAnswer]
+    silent: list[str]
+
+
 class EventAnswer(PassedOn):
     """What happened to a log."""
 

@@ -41,4 +41,5 @@ def make_append(
         options.fencing_token,
         tried=options.tried,
         decoded_bytes=info.decoded_bytes,
+        region=options.region,
     )

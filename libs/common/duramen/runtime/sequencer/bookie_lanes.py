@@ -55,7 +55,7 @@ from duramen.runtime.sequencer.store_lane import AddSink, StoreLane, WaitingAdd,
 from duramen.units import SECOND
 from duramen.wire import bookie_calls as calls
 from duramen.wire.entry import EntryError, check_entry, read_entry_info
-from duramen.wire.envelope import Envelope, encode_envelope
+from duramen.wire.flexible.envelope import Envelope, encode_envelope
 from duramen.wire.flexible.filtered_answers import (
     FilteredAnswer,
     parse_filtered_answers,

@@ -57,6 +57,7 @@ from duramen.runtime.sequencer.history import read_entries
 from duramen.runtime.sequencer.loads import LoadMeter
 from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.runtime.sequencer.story import Stories, format_reasons
+from duramen.units import SECOND
 from duramen.wire import sequencer_calls as calls
 from duramen.wire.bookie_calls import Marks
 from duramen.wire.record_json import encode_tail
@@ -140,6 +141,9 @@ class LogDriver:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_us = 0
         self._state = LogState.IDLE
+        self._held_since_us: int | None = None
+        self.came_for_region = False
+        """The log was handed over to be in the region of its writers."""
         self._epoch: Epoch | None = None
         self._change_count = 0
         self._losses_taken = 0
@@ -164,7 +168,7 @@ class LogDriver:
     @stops_at_faults
     def _give(self, append: QueuedAppend) -> None:
         at_us = now_us()
-        self.load.note(len(append.batch), at_us)
+        self.load.note(len(append.batch), at_us, append.region)
         self.core.append(append, at_us)
 
     @stops_at_faults
@@ -192,7 +196,8 @@ class LogDriver:
         Args:
             epoch: that was open when there was a session again.
         """
-        is_kept = await self._link.keep_owner(self.log_id, epoch)
+        by_hint = self._context.hints.has(self.log_id, now_us())
+        is_kept = await self._link.keep_owner(self.log_id, epoch, by_hint=by_hint)
         writer = self.core.writer
         # A change that is under way finds out by itself; a later epoch is one of our own.
         is_same = writer is not None and writer.segment.epoch == epoch
@@ -297,6 +302,7 @@ class LogDriver:
             "name": None if log is None else f"{log.namespace}/{log.name}",
             "appends_per_s": round(appends_per_s, 3),
             "bytes_per_s": round(bytes_per_s),
+            "held_s": self.held_us // SECOND,
             "unanswered_count": len(self._waiting),
         }
 
@@ -308,6 +314,11 @@ class LogDriver:
             "recoveries": core.older.recovery_count,
             "rolls": core.roll_count,
         }
+
+    @property
+    def held_us(self) -> int:
+        """For how long the log has been here, over all its epochs; 0: it is not."""
+        return 0 if self._held_since_us is None else now_us() - self._held_since_us
 
     @property
     def is_done(self) -> bool:
@@ -339,6 +350,8 @@ class LogDriver:
             case OldDuplicate(append_id):
                 self._answer(append_id, calls.AlreadyStored())
             case Fail():
+                if effect.code == "window_full" and self.core.state is LogState.ACTIVE:
+                    self.load.note_refused(now_us())
                 self._answer(effect.append_id, _failed(effect))
             case Yield(append_id):
                 append, answer = self._waiting.pop(append_id)
@@ -482,6 +495,8 @@ class LogDriver:
 
     def _note_state(self) -> None:
         before, self._state = self._state, self.core.state
+        if before is LogState.IDLE:
+            self._held_since_us = now_us()
         _LOG.info("%r", self.core)
         self._report_story(before)
         if self._state in _SETTLED:
@@ -491,6 +506,8 @@ class LogDriver:
         if self._state is LogState.READING and before is not LogState.IDLE and self.core.reason:
             self._home.on_fenced(self)
         if self._state is LogState.IDLE:
+            self._held_since_us = None
+            self.came_for_region = False
             self.idle.set()
             self._home.on_idle(self)
         else:

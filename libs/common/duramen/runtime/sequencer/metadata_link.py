@@ -131,7 +131,11 @@ class MetadataLink:
             return None
         node = read_node(stored.data)
         return Owner(
-            SequencerId(node["sequencer"]), Epoch(node["epoch"]), node["data_url"], stored.version
+            SequencerId(node["sequencer"]),
+            Epoch(node["epoch"]),
+            node["data_url"],
+            stored.version,
+            by_hint=node.get("by_hint") is True,
         )
 
     async def commit(self, log_id: LogId, writes: Sequence[Write]) -> CommitOutcome:
@@ -154,8 +158,11 @@ class MetadataLink:
             return CommitOutcome.CONFLICT
         return CommitOutcome.APPLIED
 
-    async def keep_owner(self, log_id: LogId, epoch: Epoch) -> bool:
+    async def keep_owner(self, log_id: LogId, epoch: Epoch, *, by_hint: bool = False) -> bool:
         """Put the owner node back after a lost session, unless another sequencer put its own.
+
+        Args:
+            by_hint: the log was taken over by a hint a moment ago.
 
         Returns:
             False: another one did, so the log went on without us.
@@ -173,7 +180,7 @@ class MetadataLink:
                 if stored.ephemeral_session == self.store.session_id:
                     return True
                 await self.store.delete(path, version=stored.version)
-            await self.store.create(path, self._encode_owner(epoch), ephemeral=True)
+            await self.store.create(path, self._encode_owner(epoch, by_hint), ephemeral=True)
         except MetadataError as error:
             # The node is advisory: seals and compare-and-set keep the log safe without it.
             _LOG.info("owner node of log %d: %s", log_id, error)
@@ -225,21 +232,21 @@ class MetadataLink:
                 return [Create(path, encode_segment(segment))]
             case SetLog(log, version):
                 return [Set(self.paths.log(log_id), encode_log(log), version)]
-            case ReplaceOwner(epoch, replaces):
+            case ReplaceOwner(epoch, replaces, by_hint):
                 path = self.paths.owner(log_id)
                 ops: list[Op] = []
                 if replaces is not None:
                     ops.append(DeleteNode(path, replaces.version))
                 if epoch is not None:
-                    ops.append(Create(path, self._encode_owner(epoch), ephemeral=True))
+                    ops.append(Create(path, self._encode_owner(epoch, by_hint), ephemeral=True))
                 return ops
 
     def _is_ours(self, owner: Stored) -> bool:
         return bool(read_node(owner.data)["sequencer"] == self._sequencer_id)
 
-    def _encode_owner(self, epoch: Epoch) -> bytes:
+    def _encode_owner(self, epoch: Epoch, by_hint: bool) -> bytes:
         fields = {"sequencer": self._sequencer_id, "epoch": epoch, "data_url": self._data_url}
-        return encode_node(fields)
+        return encode_node({**fields, "by_hint": True} if by_hint else fields)
 
 
 def merge_ranges(ranges: Sequence[Sequence[int]]) -> list[list[int]]:

@@ -14,13 +14,29 @@ import random
 import secrets
 import time
 from collections.abc import Sequence
+from typing import Final
+
+import prometheus_client
 
 from duramen.core.segment import Totals
 from duramen.core.sequencer.context import SequencerContext
 from duramen.ids import EntryId, LedgerId, SequencerId
 from duramen.runtime.sequencer.log_driver import now_us
 from duramen.wire.control_record import encode_control
-from duramen.wire.entry import CONTROL, STATE, encode_entry
+from duramen.wire.entry import CONTROL, HEADER_BYTES, STATE, encode_entry
+
+COMPRESSION_IN: Final = prometheus_client.Counter(
+    "duramen_sequencer_compression_in_bytes",
+    "Bytes of record batches in entries of logs with compression",
+)
+COMPRESSION_OUT: Final = prometheus_client.Counter(
+    "duramen_sequencer_compression_out_bytes",
+    "Bytes that these record batches have in their entries",
+)
+COMPRESSION_SECONDS: Final = prometheus_client.Counter(
+    "duramen_sequencer_compression_seconds",
+    "Time that encoding these entries took, while nothing else of the process ran",
+)
 
 
 def make_context(sequencer_id: str) -> SequencerContext:
@@ -44,8 +60,10 @@ def _encode(  # noqa: PLR0917 - the shape of `EncodeEntry`
     *,
     is_control: bool = False,
     has_state: bool = False,
+    is_compressing: bool = False,
 ) -> bytes:
-    return encode_entry(
+    begun_ns = time.perf_counter_ns()
+    encoded = encode_entry(
         ledger_id=ledger_id,
         entry_id=entry,
         before=before,
@@ -53,4 +71,10 @@ def _encode(  # noqa: PLR0917 - the shape of `EncodeEntry`
         record_count=record_count,
         after=after,
         flags=CONTROL * is_control | STATE * has_state,
+        is_compressing=is_compressing,
     )
+    if is_compressing:
+        COMPRESSION_IN.inc(after.length_bytes - before.length_bytes)
+        COMPRESSION_OUT.inc(len(encoded) - HEADER_BYTES)
+        COMPRESSION_SECONDS.inc((time.perf_counter_ns() - begun_ns) / 1e9)
+    return encoded

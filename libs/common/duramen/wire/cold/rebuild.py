@@ -2,8 +2,8 @@
 
 What comes out is encoded as `wire.entry` does, so that everything behind a reader stays as it is.
 An entry whose batches were all stored plain must have the identity checksum it had: one that has
-not is never given out. Batches that were stored compressed come back plain, with the same records;
-for them the row group's SHA-256 has to vouch (`part_reader`).
+not is never given out. Batches and entries that were stored compressed come back plain, with the
+same records; for them the row group's SHA-256 has to vouch (`part_reader`).
 
 Not here: which row groups to read. Called by cold reads, verify, restore and the archive job's
 read-back. Source: docs/protocol/archive.md "Files".
@@ -68,7 +68,7 @@ class RebuiltEntry(NamedTuple):
 
     sum: EntrySum
     is_exact: bool
-    """Whether `data` is what the bookies stored; False: a batch came back decompressed."""
+    """Whether `data` is what the bookies stored; False: it, or a batch, came back decompressed."""
 
 
 class _Run(NamedTuple):

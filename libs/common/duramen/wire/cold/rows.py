@@ -34,7 +34,7 @@ from duramen.wire.cold.schema import (
     WAS_COMPRESSED,
 )
 from duramen.wire.edge.batch_codec import Codec
-from duramen.wire.entry import CONTROL, HEADER_BYTES, STATE, EntryError, EntryInfo, check_entry
+from duramen.wire.entry import CONTROL, STATE, EntryError, EntryInfo, check_entry, open_payload
 from duramen.wire.record_batch import (
     HEADERS,
     TIMESTAMPS,
@@ -93,7 +93,7 @@ def prepare_entry(entry: bytes, running: Totals | None) -> ReadyEntry:
         BatchError: one of its batches is damaged.
     """
     info = check_entry(entry)
-    payload = entry[HEADER_BYTES:]
+    payload = bytes(open_payload(entry))
     batches: list[OpenedBatch] = []
     own = Totals(0, info.payload_bytes)
     if info.is_control:
@@ -253,7 +253,7 @@ class RowGroupBuilder:
             at = self._add_headers(data, at, array("I", bytes(header_sizes)))
         if at + sum(sizes.cast("I")) != len(data):
             raise EntryError("a batch's bodies do not add up")
-        if batch.codec is not Codec.NONE:
+        if info.is_compressed or batch.codec is not Codec.NONE:
             flags |= WAS_COMPRESSED
         self._bodies.append(view[at:])
         self._add_run(info, flags, count, slot, batch)

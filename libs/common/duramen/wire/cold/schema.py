@@ -2,7 +2,8 @@
 
 One row a record, and one a control entry (`seq_num` null), sorted by (epoch, entry, slot). With the
 columns from `flags` on, entries are rebuilt as they were written: byte for byte, but for batches
-that were compressed, which come back plain. A row group holds whole entries of one epoch.
+and entries that were compressed, which come back plain. A row group holds whole entries of one
+epoch.
 
 Not here: how rows are made (`rows`) and read back (`rebuild`). Source: docs/protocol/archive.md
 "Files", ADR 0014.
@@ -40,7 +41,8 @@ HAS_HEADERS: Final = 8
 """The batch has a column of headers, be they all empty."""
 
 WAS_COMPRESSED: Final = 16
-"""The batch was stored compressed: `entry_crc` is that of bytes that are not rebuilt."""
+"""The batch, or its entry as a whole, was stored compressed: `entry_crc` is that of bytes that are
+not rebuilt."""
 
 BATCH_SHIFT: Final = 8
 """From this bit on: which batch of its entry the record is in, from 0."""

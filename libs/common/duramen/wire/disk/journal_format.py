@@ -100,7 +100,7 @@ class JournalRecord(NamedTuple):
     is_recovery: bool = False
     is_all_below: bool = False
     envelope: bytes = b""
-    """Of a STORE alone (`wire.envelope`)."""
+    """Of a STORE alone (`wire.flexible.envelope`)."""
 
     @property
     def size_bytes(self) -> int:

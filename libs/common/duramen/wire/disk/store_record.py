@@ -20,7 +20,7 @@ from duramen.wire.disk.journal_format import (
     RecordHeader,
     RecordKind,
 )
-from duramen.wire.envelope import EnvelopeError, NewerEnvelope, content_of, parse_envelope
+from duramen.wire.flexible.envelope import EnvelopeError, NewerEnvelope, content_of, parse_envelope
 
 _IDENTITY: Final = slice(4, 8)
 """Where an entry has its identity checksum (`wire.entry`)."""

@@ -1,10 +1,12 @@
-"""Codecs of record batches: what follows a batch's producer id, made smaller.
+"""Codecs of record batches: what follows a batch's producer id, or a whole entry's batches, made
+smaller.
 
-Pure and bounded: nothing is decoded beyond the bytes that the batch's header promises, which were
-held against the limits before. What zstd does not make smaller stays as it is, so a batch is never
+Pure and bounded: nothing is decoded beyond the bytes that the header promises, which were held
+against the limits before. What zstd does not make smaller stays as it is, so a batch is never
 larger for being compressed. lz4 has a number and no code: zstd's fastest level is near enough.
 
-Called by `wire.record_batch`. Source: docs/protocol/wire.md "Record batch".
+Called by `wire.record_batch` and `wire.entry`. Source: docs/protocol/wire.md "Record batch",
+"Compressed entry".
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ def compress(columns: bytes, codec: Codec) -> tuple[Codec, bytes]:
     return Codec.NONE, columns
 
 
-def decompress(coded: bytes, decoded_bytes: int) -> bytes | None:
+def decompress(coded: bytes | memoryview, decoded_bytes: int) -> bytes | None:
     """Exactly so many bytes out of zstd; None: they are others, fewer, or more."""
     frame = zstd.ZstdDecompressor(
         options={zstd.DecompressionParameter.window_log_max: _WINDOW_BITS_MAX}

@@ -24,7 +24,7 @@ from duramen.core.status import BookieStatus
 from duramen.ids import EntryId
 from duramen.limits import FILTERED_ENTRY_COUNT_MAX, FILTERED_RANGE_COUNT_MAX
 from duramen.wire.bookie_calls import encode_entry_id, is_body_of, read_entry_id, read_status
-from duramen.wire.envelope import Envelope, EnvelopeError, encode_content, parse_content
+from duramen.wire.flexible.envelope import Envelope, EnvelopeError, encode_content, parse_content
 from duramen.wire.flexible.filtered_reads import READ_VERSION_FILTERED, FilteredRange
 from duramen.wire.frame import FrameError, pack_frame, parse_frame, split_payload
 

@@ -1,11 +1,13 @@
 """Which formats a process understands beside those of version 0.4, as it says in its node.
 
 `segment` is the newest schema of segment nodes, `envelope` the newest of the envelopes that entries
-of flexible segments travel in. A process of 0.4 says nothing. Of a bookie `envelope` is asked: that
-it stores entries of flexible segments.
+of flexible segments travel in, `entry` the newest version of entries: 2 may be compressed. A
+process of 0.4 says nothing. Of a bookie `envelope` is asked: that it stores entries of flexible
+segments.
 
-Written by every process that registers, read by who raises the format of the tree.
-Source: docs/protocol/flexible.md "Who may meet it".
+Written by every process that registers, read by who is about to write what an older process would
+refuse: the format of the tree, a configuration with compression.
+Source: docs/protocol/flexible.md "Who may meet it", docs/protocol/configuration.md "Compression".
 """
 
 from __future__ import annotations
@@ -13,14 +15,20 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
+from duramen.wire.entry import VERSION_COMPRESSED
+
 FORMATS: Final = "formats"
 """The field of the node."""
 
-PROCESS_FORMATS: Final[Mapping[str, int]] = {"segment": 2, "envelope": 1}
+PROCESS_FORMATS: Final[Mapping[str, int]] = {
+    "segment": 2,
+    "envelope": 1,
+    "entry": VERSION_COMPRESSED,
+}
 """What every process of this version understands."""
 
 
-def understands(fields: Mapping[str, Any], kinds: Collection[str] = tuple(PROCESS_FORMATS)) -> bool:
+def understands(fields: Mapping[str, Any], kinds: Collection[str]) -> bool:
     """Whether the node of a process says that it understands what this version may write.
 
     Args:

@@ -210,7 +210,8 @@ class SegmentEnd:
         if plan is None:
             return None if may_stay else close
         following = make_segment(close.view.log, plan, nonce=nonce, created_unix_ms=unix_ms)
-        return propose_roll(view, close, following, context.sequencer_id)
+        by_hint = context.hints.has(view.log.log_id, now_us)
+        return propose_roll(view, close, following, context.sequencer_id, by_hint=by_hint)
 
     def is_wider(self, log: LogNode) -> bool:
         """Whether the next segment would have bookies that this one has to do without."""

@@ -127,8 +127,17 @@ class Takeover:
             return self._go_on(view, now_us)
         if is_close_only:
             return Left()
+        if self._was_hinted_twice(view, now_us):
+            return GivenUp("another sequencer took the log over by the same hint")
         self._claim(view, now_us)
         return None
+
+    def _was_hinted_twice(self, view: LogView, now_us: int) -> bool:
+        """Whether a hint brought us here, and another was faster: from there no hint takes it."""
+        owner = view.owner
+        is_others = owner is not None and owner.sequencer_id != self._context.sequencer_id
+        by_hint = owner is not None and owner.by_hint
+        return is_others and by_hint and self._context.hints.has(view.log.log_id, now_us)
 
     def _retry_later(self, now_us: int) -> None:
         if self.state is LogState.CLAIMING:

@@ -1,0 +1,1 @@
+"""Gossip over the data ports: members (sequencers) and observers (write proxies)."""

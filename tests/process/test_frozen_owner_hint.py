@@ -1,0 +1,194 @@
+"""An owner that is frozen under load among six sequencers: nobody waits for its session to end.
+
+Appends come every 50 ms to each log, whatever became of the ones before. Each round all logs are
+one sequencer's, which is stopped. The time until each log was acknowledged again by somebody else
+is measured without the machine's stalls. The last round stops the successor at once: what it has
+by a hint no hint takes from it, so its session decides. Nothing that was acknowledged is lost.
+Source: docs/protocol/members.md "What a confirmed suspicion does".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from duramen.client.rest_client import RestClient
+from duramen.errors import DuramenError
+from duramen.runtime.http_client import PeerError
+from duramen.wire.record_batch import encode_batch
+from tests.pauses import let_pass, look_again_soon
+from tests.process.cluster import LocalCluster, create_log, run, running_cluster
+from tests.process.history import read_log
+from tests.process.owners import give_all, owners_of
+from tests.process.takeovers import statistics
+from tests.process.times import HANG_S, HINT_FAILOVER_S, SESSION_FAILOVER_S
+from tests.ticker import Ticker, running_ticker
+
+pytestmark = [pytest.mark.process, pytest.mark.zookeeper, pytest.mark.timeout(3 * HANG_S)]
+
+LOGS = ["log-0", "log-1", "log-2", "log-3"]
+ROUND_COUNT = 5
+EVERY_S = 0.05
+OPEN_COUNT_MAX = 300
+"""Appends of one log whose answer is awaited: those that were sent to the frozen one wait long."""
+
+SEQUENCER_COUNT = 6
+"""One is frozen, one asks, three are asked; one more, since the successor is frozen as well."""
+
+
+class Load:
+    """Appends to one log at a steady pace, and when each was acknowledged."""
+
+    def __init__(self, url: str, log: str) -> None:
+        self.log = log
+        self.acked: set[bytes] = set()
+        self.acked_s: list[tuple[float, float]] = []
+        """(when it was sent, when it was acknowledged) of each, in the order of answers."""
+        self._client = RestClient(url)
+        self._open: set[asyncio.Task[None]] = set()
+        self._count = 0
+
+    async def run(self) -> None:
+        while True:
+            if len(self._open) < OPEN_COUNT_MAX:
+                task = asyncio.create_task(self._append())
+                self._open.add(task)
+                task.add_done_callback(self._open.discard)
+            await let_pass(EVERY_S, what="the pace of the load")
+
+    async def stop(self) -> None:
+        for task in self._open:
+            task.cancel()
+        await asyncio.gather(*self._open, return_exceptions=True)
+        await self._client.close()
+
+    async def wait_acked_since(self, since_s: float) -> float:
+        """When one that was sent after a moment was acknowledged first."""
+        async with asyncio.timeout(HANG_S):
+            while True:
+                for sent_s, acked_s in reversed(self.acked_s):
+                    if sent_s > since_s:
+                        return acked_s
+                await look_again_soon()
+
+    async def _append(self) -> None:
+        body = f"{self.log}/{self._count}".encode()
+        self._count += 1
+        sent_s = time.monotonic()
+        try:
+            await self._client.append("default", self.log, encode_batch([body], timestamp_ms=1))
+        except (DuramenError, PeerError):
+            return
+        self.acked.add(body)
+        self.acked_s.append((sent_s, time.monotonic()))
+
+
+@asynccontextmanager
+async def running_loads(cluster: LocalCluster) -> AsyncIterator[list[Load]]:
+    loads = [Load(cluster.state()["write_url"], log) for log in LOGS]
+    tasks = [asyncio.create_task(load.run()) for load in loads]
+    try:
+        yield loads
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for load in loads:
+            await load.stop()
+
+
+def test_a_frozen_owner_is_succeeded_before_its_session_ends(tmp_path: Path) -> None:
+    flags = ("--sequencers", str(SEQUENCER_COUNT), "--no-restart")
+    with running_cluster(tmp_path / "c", *flags) as cluster, running_ticker(tmp_path) as ticker:
+        run(scenario(cluster, ticker), timeout_s=2 * HANG_S)
+
+
+async def scenario(cluster: LocalCluster, ticker: Ticker) -> None:
+    for log in LOGS:
+        await create_log(cluster, log, {})
+    *victims, keeper = cluster.ids("sequencer")
+    async with running_loads(cluster) as loads:
+        for load in loads:
+            await load.wait_acked_since(0.0)
+        for number in range(ROUND_COUNT):
+            victim = victims[number % len(victims)]
+            # An successor that keeps its logs has them by a hint; who is given them has not.
+            await give_all(cluster, keeper)
+            await give_all(cluster, victim)
+            await freeze_one(cluster, loads, victim, ticker)
+            cluster.send(victim, signal.SIGCONT)
+            await wait_back(cluster, victim)
+        await freeze_the_next_too(cluster, loads, keeper, victims[0])
+    for load in loads:
+        read = await read_log(cluster.state()["read_url"], load.log)
+        missing = load.acked - set(read)
+        assert not missing, f"{load.log}: {len(missing)} acknowledged appends are lost"
+
+
+async def freeze_one(cluster: LocalCluster, loads: list[Load], victim: str, ticker: Ticker) -> None:
+    """Stop the owner of all logs, until somebody else acknowledges what was sent since."""
+    stopped_s = time.monotonic()
+    cluster.send(victim, signal.SIGSTOP)
+    times = [await load.wait_acked_since(stopped_s) for load in loads]
+    ticker.require_within(stopped_s, HINT_FAILOVER_S, f"{victim} is frozen, all logs go on")
+    print("  each log after", sorted(round(at - stopped_s, 2) for at in times))
+
+
+async def wait_back(cluster: LocalCluster, name: str) -> None:
+    """Until nobody takes it for away any more, and it has given up what it lost."""
+    async with asyncio.timeout(HANG_S):
+        for other in [*cluster.ids("sequencer"), *cluster.ids("writeproxy")]:
+            while _is_any_away(await statistics(cluster, other)):
+                await look_again_soon()
+        while any(name in owners for owners in (await owners_of(cluster)).values()):
+            await look_again_soon()
+
+
+def _is_any_away(found: dict[str, object]) -> bool:
+    members = found["members"]
+    assert isinstance(members, dict)
+    return bool(members["away"])
+
+
+async def freeze_the_next_too(
+    cluster: LocalCluster, loads: list[Load], keeper: str, first: str
+) -> None:
+    """What an successor has by a hint is taken from it when its session ends, and not before."""
+    for name in (keeper, first):
+        await give_all(cluster, name)
+    stopped_s = time.monotonic()
+    cluster.send(first, signal.SIGSTOP)
+    load = loads[0]
+    await load.wait_acked_since(stopped_s)
+    others = [name for name in cluster.ids("sequencer") if name != first]
+    successor = await find_owner(cluster, load.log, others)
+    again_s = time.monotonic()
+    cluster.send(successor, signal.SIGSTOP)
+    try:
+        acked_s = await load.wait_acked_since(again_s + EVERY_S)
+        print(f"{successor} had it by a hint: taken after {acked_s - again_s:.1f} s")
+        assert acked_s - again_s > 2 * HINT_FAILOVER_S, "a hint took what a hint had given"
+        assert acked_s - again_s < 2 * SESSION_FAILOVER_S
+    finally:
+        for name in (first, successor):
+            cluster.send(name, signal.SIGCONT)
+    for name in (first, successor):
+        await wait_back(cluster, name)
+
+
+async def find_owner(cluster: LocalCluster, log: str, names: list[str]) -> str:
+    """Who of these has a log; the others may be frozen."""
+    async with httpx.AsyncClient(timeout=30) as http, asyncio.timeout(HANG_S):
+        while True:
+            for name in names:
+                rows = (await http.get(cluster.process(name)["admin_url"] + "/v1/logs")).json()
+                if any(row.get("name") == f"default/{log}" for row in rows):
+                    return name
+            await look_again_soon()
