@@ -1,8 +1,8 @@
 """`LogVerifier` on a store in memory and fake bookies: which copies it asks for, and which not.
 
-What is compared with what is in `tests/unit/test_replica_check`, the command and real bookies in
-`tests/process/test_verify`. Source: docs/protocol/metadata.md "Reading", docs/protocol/write.md
-"Write sets", T1.
+What is compared with what is in `tests/unit/test_replica_check` and `test_flexible_check`, the
+command and real bookies in `tests/process/test_verify`. Source: docs/protocol/metadata.md
+"Reading", docs/protocol/write.md "Write sets", docs/protocol/flexible.md "Verifying copies", T1.
 """
 
 from __future__ import annotations
@@ -13,10 +13,15 @@ from typing import cast
 from duramen.client.bookie_client import BookieClient
 from duramen.client.log_verifier import LogVerifier
 from duramen.client.replica_check import ReplicaReport
+from duramen.core.flexible.nodeset import ServingBookie
+from duramen.core.flexible.property import ReplicationProperty
+from duramen.core.flexible.segment import FlexibleSegment
 from duramen.core.log_node import LogNode
+from duramen.core.segment_base import Totals
 from duramen.core.status import BookieStatus
-from duramen.ids import NOTHING, EntryId, lsn_of
+from duramen.ids import NOTHING, BookieId, EntryId, Epoch, LogId, lsn_of
 from duramen.wire.bookie_calls import ReadAnswer, ReadRange
+from duramen.wire.metadata_json import encode_segment
 from duramen.wire.repair_calls import Source
 from tests.component.repair_world import PATHS, FakeClient, RepairWorld, repair_world
 from tests.unit.repair_world import make_segment
@@ -54,5 +59,48 @@ def test_what_was_truncated_is_asked_of_nobody() -> None:
             del world.bookies["a"].entries[segments[1].ledger_id][EntryId(3)]
             (found,) = (await verify(world, log)).to_json()["findings"]
             assert (found["bookie"], found["ranges"]) == ("a", [[3, 3]])
+
+    asyncio.run(play())
+
+
+def test_all_nodes_of_the_map_are_asked_and_nobody_else() -> None:
+    async def play() -> None:
+        async with repair_world() as world:
+            nodes = {name: ServingBookie(BookieId(name), "r", world.bookies[name].rack,
+                                         world.bookies[name].member.incarnation)
+                     for name in "abcd"}  # fmt: skip
+            first = FlexibleSegment.opened(
+                LogId(5), Epoch(1), ReplicationProperty(2, 2), [nodes[name] for name in "abc"],
+                ack_mode="ordered", placement="strict", created_unix_ms=1, nonce="o",
+            )  # fmt: skip
+            segment = first.closed_by_owner(
+                last_entry=EntryId(2), totals=Totals(3, 30), start_seq_num=0,
+                completed_unix_ms=2, nonce="c",
+            )  # fmt: skip
+            striped = make_segment([(0, "abc")], 9, epoch=1, proved=True)
+            log = await world.add(striped, totals=segment.totals)
+            stored = await world.setup.get(PATHS.segment(log.log_id, segment.epoch))
+            assert stored is not None
+            path = PATHS.segment(log.log_id, segment.epoch)
+            await world.setup.set(path, encode_segment(segment), version=stored.version)
+            # What the striped segment's copies were is no more; copies move along the ring.
+            for name in "abcd":
+                world.bookies[name].entries.clear()
+            for name, entries in (("a", (0, 1)), ("b", (1, 2)), ("d", (0, 1, 2))):
+                world.bookies[name].hold(segment.ledger_id, [EntryId(entry) for entry in entries])
+            found = (await verify(world, log)).to_json()
+            # d is in no row of the map: its copies count for nothing.
+            assert [(f["fault"], f["ranges"]) for f in found["findings"]] == [
+                ("short", [[0, 0], [2, 2]])
+            ], found
+            assert found["segments"][0]["property"] == {"node": 2, "rack": 2, "region": 1}
+
+            world.bookies["c"].hold(segment.ledger_id, [EntryId(0), EntryId(2)])
+            found = (await verify(world, log)).to_json()
+            assert found["ok"] and found["copies"] == found["good_copies"] == 6, found
+            world.bookies["b"].is_silent = True
+            found = (await verify(world, log)).to_json()
+            assert found["segments"][0]["silent"] == [list(world.bookies["b"].member)]
+            assert {f["fault"] for f in found["findings"]} == {"short", "unreachable"}
 
     asyncio.run(play())

@@ -55,7 +55,7 @@ def test_what_the_auditor_reports(capsys: pytest.CaptureFixture[str]) -> None:
     answer = {"dry_run": True, "moves": [MOVE], "bytes": 1, "shares": {}}
     check("\n".join(auditor._format_rebalance(answer)), "1 move to begin with, 1 byte")
     found = {
-        "findings": [], "lost_entries": 1, "released_segments": 1, "segments": [1], "entries": 1,
+        "findings": [], "lost_entries": 1, "released_segments": 1, "segments": [{}], "entries": 1,
         "good_copies": 1, "copies": 1, "ok": False,
     }  # fmt: skip
     verify._show("a/b", found)

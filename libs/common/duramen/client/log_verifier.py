@@ -2,22 +2,25 @@
 
 The nodes in ZooKeeper say which entries there are and who should hold them; each bookie is asked
 for an inventory, for which it reads everything anew from its disks. A piece at a time, all members
-of its ensemble at once, so memory is bounded by the piece. In a segment that is not closed entries
-up to the greatest LAC are looked at, and what is missing there is asked for again: a copy may be on
-its way. What neither a reader nor a takeover may ask for any more is not looked at.
+of its ensemble or map at once, so memory is bounded by the piece. In a segment that is not closed
+entries up to the greatest LAC are looked at, and what is missing there is asked for again: a copy
+may be on its way. What neither a reader nor a takeover may ask for any more is not looked at.
 
-Not here: what is compared with what (`replica_check`), the command (`cli.cluster.verify`).
-Source: docs/protocol/metadata.md "Reading", docs/protocol/write.md "Write sets", R4, R15, T1.
+Not here: what is compared with what (`replica_check`, `flexible_check`), the command
+(`cli.cluster.verify`). Source: docs/protocol/metadata.md "Reading", docs/protocol/write.md "Write
+sets", docs/protocol/flexible.md "Verifying copies", R4, R15, T1.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from duramen.client.bookie_client import BookieClient
+from duramen.client.flexible_check import NodesPiece, compare_nodes, list_unsure, split_nodes
 from duramen.client.replica_check import (
+    SAID_TO_HAVE_NONE,
     CopyFault,
     CopySight,
     FaultKey,
@@ -30,6 +33,7 @@ from duramen.client.replica_check import (
     split_segment,
 )
 from duramen.core.entry_ranges import EntryRanges
+from duramen.core.flexible.segment import AnySegment, FlexibleSegment
 from duramen.core.log_node import LogNode
 from duramen.core.repair.audit import first_needed, live_epochs
 from duramen.core.segment import Segment, Totals
@@ -39,7 +43,7 @@ from duramen.ids import NOTHING, EntryId, Epoch, LogId, Member
 from duramen.runtime.stores.metadata_store import MetadataStore
 from duramen.wire.bookie_calls import ReadRange, ServiceClass
 from duramen.wire.entry import read_entry_info
-from duramen.wire.metadata_json import Paths, read_log, read_node, read_segment
+from duramen.wire.metadata_json import Paths, read_any_segment, read_log, read_node
 from duramen.wire.repair_calls import Inventory, Source
 
 _PIECE_ENTRY_COUNT: Final = 8_192
@@ -48,6 +52,8 @@ _PIECE_ENTRY_COUNT: Final = 8_192
 _OPEN_LOOK_COUNT: Final = 5
 _OPEN_LOOK_PAUSE_S: Final = 0.5
 """An owner catches a slow member up within seconds; what is missing still then is a finding."""
+
+Piece = FragmentPiece | NodesPiece
 
 OnProgress = Callable[[int, int], None]
 """Told of the entries that were compared and of all that are known by then."""
@@ -90,19 +96,21 @@ class LogVerifier:
         """
         report = ReplicaReport()
         log, segments = await self._read_log(log_id, report)
-        pieces: list[FragmentPiece] = []
+        pieces: list[Piece] = []
         for segment in segments:
             end, begin = await self._find_end(segment), first_needed(log, segment)
-            pieces += split_segment(segment, end, _PIECE_ENTRY_COUNT, begin=begin)
-            count = max(0, end + 1 - begin)
-            report.segments.append(
-                {"epoch": segment.epoch, "state": segment.state.value, "entries": count}
-            )
+            pieces += _split(segment, end, begin)
+            report.segments.append(_describe(segment, max(0, end + 1 - begin)))
         total = sum(piece.last - piece.first + 1 for piece in pieces)
         done = 0
         on_progress(done, total)
         for piece in pieces:
-            compare(piece, await self._look(piece), report)
+            sights = await self._look(piece)
+            if isinstance(piece, NodesPiece):
+                compare_nodes(piece, sights, report)
+                _note_silent(piece, sights, report)
+            else:
+                compare(piece, sights, report)
             done += piece.last - piece.first + 1
             on_progress(done, total)
         await self._check_counts(log, segments, report)
@@ -115,7 +123,7 @@ class LogVerifier:
 
     async def _read_log(
         self, log_id: LogId, report: ReplicaReport
-    ) -> tuple[LogNode, list[Segment]]:
+    ) -> tuple[LogNode, list[AnySegment]]:
         """The log and its live segments, by point reads after a sync (R4)."""
         path = self._paths.log(log_id)
         await self._store.sync(path)
@@ -123,11 +131,11 @@ class LogVerifier:
         if found is None or read_log(found.data).is_purged:
             raise DuramenError("log_not_found", f"log {log_id} was deleted for good")
         log = read_log(found.data)
-        segments = []
+        segments: list[AnySegment] = []
         for epoch in live_epochs(log):
             node = await self._store.get(self._paths.segment(log_id, Epoch(epoch)))
             if node is not None:
-                segments.append(read_segment(node.data))
+                segments.append(read_any_segment(node.data))
                 continue
             again = await self._store.get(path)
             if again is not None and epoch not in live_epochs(read_log(again.data)):
@@ -143,13 +151,15 @@ class LogVerifier:
         if found is not None:
             report.forget_below(Epoch(live_epochs(read_log(found.data)).start))
 
-    async def _find_end(self, segment: Segment) -> EntryId:
-        """The last entry, or the greatest LAC that a member of the last fragment tells."""
+    async def _find_end(self, segment: AnySegment) -> EntryId:
+        """The last entry, or the greatest LAC that a member tells, of the last fragment if any."""
         if segment.last_entry is not None:
             return segment.last_entry
-        first = segment.last_fragment.first_entry
+        first = EntryId(0)
+        if isinstance(segment, Segment):
+            first = segment.last_fragment.first_entry
         inventory = Inventory(segment.ledger_id, first, first)
-        sources = [await self._find_source(m) for m in segment.last_fragment.ensemble]
+        sources = [await self._find_source(member) for member in segment.members]
         answers = await asyncio.gather(
             *[self._client.take_inventory(source, inventory) for source in sources if source]
         )
@@ -166,22 +176,22 @@ class LogVerifier:
 
     # --- Bookies ---------------------------------------------------------------------------------
 
-    async def _look(self, piece: FragmentPiece) -> dict[Member, CopySight]:
+    async def _look(self, piece: Piece) -> dict[Member, CopySight]:
         """What every member tells of a piece."""
-        members = list(piece.ensemble)
+        members = list(piece.members if isinstance(piece, NodesPiece) else piece.ensemble)
         sights = dict(zip(members, await self._look_at(piece, members), strict=True))
         for _ in range(0 if piece.segment.is_closed else _OPEN_LOOK_COUNT):
-            lacking = list_missing(piece, sights)
+            lacking = _list_lacking(piece, sights)
             if not lacking:
                 break
             await asyncio.sleep(_OPEN_LOOK_PAUSE_S)
             sights |= dict(zip(lacking, await self._look_at(piece, lacking), strict=True))
         return sights
 
-    async def _look_at(self, piece: FragmentPiece, members: Sequence[Member]) -> list[CopySight]:
+    async def _look_at(self, piece: Piece, members: Sequence[Member]) -> list[CopySight]:
         return await asyncio.gather(*[self._look_at_one(piece, member) for member in members])
 
-    async def _look_at_one(self, piece: FragmentPiece, member: Member) -> CopySight:
+    async def _look_at_one(self, piece: Piece, member: Member) -> CopySight:
         identities: dict[EntryId, int] = {}
         unknown = EntryRanges()
         source = await self._find_source(member)
@@ -205,7 +215,7 @@ class LogVerifier:
     # --- Counts ----------------------------------------------------------------------------------
 
     async def _check_counts(
-        self, log: LogNode, segments: Sequence[Segment], report: ReplicaReport
+        self, log: LogNode, segments: Sequence[AnySegment], report: ReplicaReport
     ) -> None:
         for segment in segments:
             for at, said in _list_totals(segment):
@@ -219,12 +229,12 @@ class LogVerifier:
             for epoch, text in check_chain(closed, log.totals.record_count):
                 report.add(FaultKey(epoch, CopyFault.METADATA, None, text))
 
-    async def _read_totals(self, segment: Segment, at: EntryId) -> Totals | None:
+    async def _read_totals(self, segment: AnySegment, at: EntryId) -> Totals | None:
         """What the header of an entry says that the segment holds up to it; None: nobody tells."""
         wanted = ReadRange(
             segment.ledger_id, at, at, 1, service=ServiceClass.REPAIR, headers_only=True
         )
-        for member in segment.write_set_of(at):
+        for member in segment.list_holders(at):
             source = await self._find_source(member)
             if source is None:
                 continue
@@ -234,11 +244,48 @@ class LogVerifier:
         return None
 
 
-def _list_totals(segment: Segment) -> list[tuple[EntryId, Totals | None]]:
+def _split(segment: AnySegment, end: EntryId, begin: EntryId) -> Sequence[Piece]:
+    if isinstance(segment, FlexibleSegment):
+        return split_nodes(segment, end, _PIECE_ENTRY_COUNT, begin=begin)
+    return split_segment(segment, end, _PIECE_ENTRY_COUNT, begin=begin)
+
+
+def _describe(segment: AnySegment, entry_count: int) -> dict[str, Any]:
+    """What the report says of a segment itself."""
+    row: dict[str, Any] = {
+        "epoch": segment.epoch, "state": segment.state.value, "entries": entry_count,
+    }  # fmt: skip
+    if isinstance(segment, FlexibleSegment):
+        wanted = segment.replication
+        row["property"] = {"node": wanted.node, "rack": wanted.rack, "region": wanted.region}
+        row["nodes"] = [list(member) for member in segment.list_holders(EntryId(0))]
+        row["silent"] = []
+    return row
+
+
+def _note_silent(
+    piece: NodesPiece, sights: Mapping[Member, CopySight], report: ReplicaReport
+) -> None:
+    """Who told nothing, which is no fault where the others' copies are enough."""
+    row = next(row for row in report.segments if row["epoch"] == piece.segment.epoch)
+    for member, sight in sights.items():
+        has_told = sight.status is BookieStatus.OK or sight.status in SAID_TO_HAVE_NONE
+        if not has_told and list(member) not in row["silent"]:
+            row["silent"].append(list(member))
+
+
+def _list_lacking(piece: Piece, sights: Mapping[Member, CopySight]) -> list[Member]:
+    if isinstance(piece, NodesPiece):
+        return list_unsure(piece, sights)
+    return list_missing(piece, sights)
+
+
+def _list_totals(segment: AnySegment) -> list[tuple[EntryId, Totals | None]]:
     """Where the metadata says what the segment holds, and what it says."""
+    fragments = segment.fragments if isinstance(segment, Segment) else ()
     places: list[tuple[EntryId, Any]] = [
         (EntryId(fragment.first_entry - 1), fragment.totals_before)
-        for fragment in segment.fragments
+        for fragment in fragments
         if fragment.first_entry > 0
     ]
     if segment.last_entry is not None and segment.last_entry != NOTHING:

@@ -12,11 +12,13 @@ import enum
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from duramen.core.entry_ranges import EntryRanges
+from duramen.core.flexible.segment import FlexibleSegment
 from duramen.core.quorum import write_set
 from duramen.core.segment import Segment, Totals
+from duramen.core.segment_base import SegmentBase
 from duramen.core.status import BookieStatus
 from duramen.ids import EntryId, Epoch, Member
 
@@ -32,12 +34,17 @@ class CopyFault(enum.StrEnum):
     """The copy is whole, and it is another entry than that of most others."""
     UNREACHABLE = "unreachable"
     """The bookie does not answer: nothing is known of its copy."""
+    SHORT = "short"
+    """Good copies of an entry of a flexible segment do not satisfy its replication property."""
     METADATA = "metadata"
     """Counts in the metadata are not those of the entries."""
 
 
 class FaultKey(NamedTuple):
-    """Whose copies of which segment are wrong, and how; no member: the metadata."""
+    """Whose copies of which segment are wrong, and how.
+
+    No member: the metadata, or all bookies of a flexible segment together (SHORT).
+    """
 
     epoch: Epoch
     fault: CopyFault
@@ -51,6 +58,10 @@ class CopySight(NamedTuple):
     status: BookieStatus
     identities: Mapping[EntryId, int]
     unknown: EntryRanges
+
+
+SAID_TO_HAVE_NONE: Final = frozenset({BookieStatus.WRONG_INCARNATION, BookieStatus.GONE})
+"""Answers of a bookie that is there, and has nothing of what was asked for."""
 
 
 class FragmentPiece(NamedTuple):
@@ -190,17 +201,25 @@ def list_missing(piece: FragmentPiece, sights: Mapping[Member, CopySight]) -> li
     ]
 
 
-def check_totals(segment: Segment, at: EntryId, said: Totals | None, found: Totals) -> str:
+def check_totals(segment: SegmentBase, at: EntryId, said: Totals | None, found: Totals) -> str:
     """What is wrong with the totals that the metadata says hold up to entry `at`; "" if nothing."""
     if said is None or said == found:
         return ""
+    if isinstance(segment, FlexibleSegment):
+        # An accepted loss may leave room behind the end, which is counted as missing records.
+        room_count = said.record_count - found.record_count
+        is_room = 0 <= room_count <= segment.missing_record_count
+        if is_room and said == found._replace(record_count=said.record_count):
+            return ""
     return (
         f"up to entry {at} of e{segment.epoch} the metadata says {said.record_count} records and "
         f"{said.length_bytes} bytes, the entry {found.record_count} and {found.length_bytes}"
     )
 
 
-def check_chain(segments: Sequence[Segment], next_seq_num: int | None) -> list[tuple[Epoch, str]]:
+def check_chain(
+    segments: Sequence[SegmentBase], next_seq_num: int | None
+) -> list[tuple[Epoch, str]]:
     """Segments whose first sequence number is not the end of the one before.
 
     Args:

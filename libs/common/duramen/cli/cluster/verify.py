@@ -57,9 +57,10 @@ def verify(
     """Read every entry from every replica straight from the bookies, and compare.
 
     Each bookie reads its copies anew from its disks; identities are compared between replicas, and
-    counts with the metadata. Told is what is missing, damaged or different where. In the open
-    segment entries up to the last confirmed one are looked at. Segments that have left the bookies
-    for the cold store are only counted. Nothing is changed.
+    counts with the metadata. Told is what is missing, damaged or different where; of a flexible
+    segment, which entries are short of what its replication property asks for. In the open segment
+    entries up to the last confirmed one are looked at. Segments that have left the bookies for the
+    cold store are only counted. Nothing is changed.
 
     Exit codes: 0 every copy is there and whole; 1 something is not, or failed; 2 usage.
     """
@@ -121,7 +122,7 @@ def _progress(*, is_shown: bool) -> Iterator[OnProgress]:
 
 def _show(log: str, found: dict[str, Any]) -> None:
     for finding in found["findings"]:
-        who = finding["bookie"] or "metadata"
+        who = finding["bookie"] or ("copies" if finding["fault"] == "short" else "metadata")
         if finding["incarnation"]:
             who += f"/{finding['incarnation']}"
         ranges = [_format_range(*pair) for pair in finding["ranges"][:_SHOWN_RANGE_COUNT]]
@@ -130,6 +131,10 @@ def _show(log: str, found: dict[str, Any]) -> None:
         rest = f" and {more} more" if more else ""
         detail = f" ({finding['detail']})" if finding["detail"] else ""
         print(f"e{finding['epoch']}  {who}  {finding['fault']}{detail}{where}{rest}")
+    for segment in found["segments"]:
+        if silent := segment.get("silent"):
+            names = ", ".join(f"{bookie}/{incarnation}" for bookie, incarnation in silent)
+            print(f"e{segment['epoch']}  told nothing: {names}")
     if found["lost_entries"]:
         print(agree(f"lost, and that was accepted: {found['lost_entries']:,} entries"))
     if found["released_segments"]:
