@@ -12,26 +12,31 @@ from dataclasses import replace
 from pathlib import Path
 
 from duramen.config import parse_log_config
+from duramen.core.flexible.property import ReplicationProperty
+from duramen.core.flexible.segment import AnySegment, FlexibleSegment
 from duramen.core.log_node import LogNode
 from duramen.core.quorum import Quorum
 from duramen.core.segment import Fragment, Segment
+from duramen.core.segment_base import Totals
 from duramen.ids import BookieId, EntryId, Epoch, Incarnation, Member
 from duramen.runtime.cold import open_cold_store
 from duramen.runtime.cold.folder import FolderStore
 from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
 from duramen.units import HOUR
-from duramen.wire.cold.manifest import Manifest
+from duramen.wire.cold.manifest import Manifest, Ranges
 from duramen.wire.cold.paths import manifest_path
 from duramen.wire.entry import check_entry, read_entry_info
 from duramen.wire.metadata_json import Paths, encode_log, encode_node, encode_segment
-from duramen_spark.archive.bookie_source import ClusterAddress, SourceError
+from duramen_spark.archive.bookie_source import ClusterAddress
 from duramen_spark.archive.cluster_nodes import ClusterNodes
 from duramen_spark.archive.commit import read_stored_manifest
+from duramen_spark.archive.digests import SourceError
 from duramen_spark.archive.driver import ArchiveRun, Options
 from duramen_spark.archive.part_task import PartResult, PartTask, run_task
 from duramen_spark.archive.report import RunReport
 from duramen_spark.runner import RunnerFailed
 from tests.unit.cold_entries import EPOCH, LOG, START_SEQ_NUM, SegmentBytes, make_every_kind
+from tests.unit.flexible_segments import node
 
 PATHS = Paths("c")
 UUID = "0a1b2c3d0000400080000000000000ff"
@@ -49,16 +54,16 @@ class MemorySource:
         """Of this one bookies say that they hold another entry."""
 
     async def read_run(
-        self, segment: Segment, first: EntryId, last: EntryId, bytes_max: int
+        self, segment: AnySegment, first: EntryId, last: EntryId, bytes_max: int
     ) -> list[tuple[EntryId, bytes]]:
         return [(first, self.entries[first])]
 
-    async def read_length_before(self, segment: Segment, entry: EntryId) -> int:
+    async def read_length_before(self, segment: AnySegment, entry: EntryId) -> int:
         info = read_entry_info(self.entries[entry])
         return info.totals.length_bytes - info.payload_bytes
 
     async def read_identities(
-        self, segment: Segment, first: EntryId, last: EntryId, turn: int
+        self, segment: AnySegment, first: EntryId, last: EntryId, turn: int
     ) -> list[tuple[EntryId, int]]:
         if self.is_silent:
             raise SourceError("nobody says anything")
@@ -92,7 +97,14 @@ class DirectRunner:
 class World:
     """A cluster of one log with one closed segment, and an archive."""
 
-    def __init__(self, folder: Path, segment: SegmentBytes, *, has_holes: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        segment: SegmentBytes,
+        *,
+        has_holes: bool = False,
+        is_flexible: bool = False,
+    ) -> None:
         folder.mkdir()
         self.folder = folder
         self.store = FolderStore(folder)
@@ -103,18 +115,9 @@ class World:
         last = EntryId(segment.next_entry - 1)
         absent = [EntryId(n) for n in range(segment.next_entry) if n not in segment.entries]
         ranges = tuple((entry, entry) for entry in absent)
-        opened = Segment(
-            LOG, EPOCH, Quorum(3, 3, 2), (Fragment(EntryId(0), MEMBERS),),
-            ack_mode="out_of_order" if has_holes else "ordered",
-        )  # fmt: skip
-        closed = opened.closed(
-            last_entry=last,
-            totals=segment.totals,
-            start_seq_num=START_SEQ_NUM,
-            completed_unix_ms=1,
-            nonce="n",
-            holes=ranges if has_holes else (),
-        )
+        mode = "out_of_order" if has_holes else "ordered"
+        close = close_flexible if is_flexible else close_striped
+        closed = close(mode, last, segment.totals, ranges if has_holes else ())
         self.segment = replace(closed, lost=() if has_holes else ranges).validated()
         self.log = LogNode(
             log_id=LOG,
@@ -149,7 +152,7 @@ class World:
         )
         return await run.run()
 
-    async def read_segment(self) -> Segment:
+    async def read_segment(self) -> AnySegment:
         found = await self.nodes.read_segment(LOG, EPOCH)
         assert found is not None
         return found
@@ -168,9 +171,40 @@ class World:
         return [path for path in files if not path.endswith("manifest.json")]
 
 
+def close_striped(mode: str, last: EntryId, totals: Totals, holes: Ranges) -> AnySegment:
+    """A segment on three bookies."""
+    fragments = (Fragment(EntryId(0), MEMBERS),)
+    return Segment(LOG, EPOCH, Quorum(3, 3, 2), fragments, ack_mode=mode).closed(
+        last_entry=last, totals=totals, start_seq_num=START_SEQ_NUM, completed_unix_ms=1,
+        nonce="n", holes=holes,
+    )  # fmt: skip
+
+
+def close_flexible(mode: str, last: EntryId, totals: Totals, holes: Ranges) -> AnySegment:
+    """A segment of four bookies, that a recovery has closed."""
+    nodes = [node(name, f"k{index}") for index, name in enumerate("abcd")]
+    opened = FlexibleSegment.opened(
+        LOG, EPOCH, ReplicationProperty(3, 2), nodes, ack_mode=mode, placement="strict",
+        created_unix_ms=0, nonce="o",
+    )  # fmt: skip
+    return opened.marked("m").closed_by_recovery(
+        last_entry=last, totals=totals, start_seq_num=START_SEQ_NUM, completed_unix_ms=1,
+        nonce="n", holes=holes,
+    )  # fmt: skip
+
+
 async def make(
-    folder: Path, segment: SegmentBytes | None = None, *, has_holes: bool = False
+    folder: Path,
+    segment: SegmentBytes | None = None,
+    *,
+    has_holes: bool = False,
+    is_flexible: bool = False,
 ) -> World:
-    world = World(folder / "cold", segment or make_every_kind(), has_holes=has_holes)
+    world = World(
+        folder / "cold",
+        segment or make_every_kind(),
+        has_holes=has_holes,
+        is_flexible=is_flexible,
+    )
     await world.start()
     return world

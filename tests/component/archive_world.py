@@ -17,6 +17,7 @@ from typing import Any, TypeVar, cast
 
 from duramen.config import LogConfig
 from duramen.core.cold_copy import ColdCopy
+from duramen.core.flexible.segment import AnySegment
 from duramen.core.log_node import LogNode
 from duramen.core.quorum import Quorum
 from duramen.core.segment import Fragment, Segment, SegmentState, Totals
@@ -56,7 +57,7 @@ class Hot:
     entries: dict[Epoch, list[tuple[EntryId, int]]] = field(default_factory=dict)
 
     async def read_identities(
-        self, segment: Segment, first: EntryId, last: EntryId, _turn: int
+        self, segment: AnySegment, first: EntryId, last: EntryId, _turn: int
     ) -> list[tuple[EntryId, int]]:
         """As `BookieSource`."""
         return [one for one in self.entries[segment.epoch] if first <= one[0] <= last]
@@ -86,7 +87,7 @@ class ArchiveWorld:
         """Every file of the archive."""
         return {file.path for file in self.store.list("")}
 
-    async def segment(self, epoch: int) -> Segment:
+    async def segment(self, epoch: int) -> AnySegment:
         """A segment's node."""
         found = await self.connection.nodes.read_segment(LOG, Epoch(epoch))
         assert found is not None
@@ -106,7 +107,7 @@ class ArchiveWorld:
         assert log is not None and stored is not None
         await self.connection.metadata.set(path, encode_log(change(log)), version=stored.version)
 
-    async def change_segment(self, epoch: int, change: Callable[[Segment], Segment]) -> None:
+    async def change_segment(self, epoch: int, change: Callable[[AnySegment], AnySegment]) -> None:
         """Change a segment's node."""
         path = self.connection.paths.segment(LOG, Epoch(epoch))
         stored = await self.connection.metadata.get(path)
@@ -176,7 +177,7 @@ async def make_world(
     return world
 
 
-def _archive(world: ArchiveWorld, epoch: Epoch, entries: SegmentBytes) -> Segment:
+def _archive(world: ArchiveWorld, epoch: Epoch, entries: SegmentBytes) -> AnySegment:
     """Put a segment's file and manifest; its node."""
     attempt = f"{epoch:032x}"
     parts: tuple[FilePart, ...] = ()

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from duramen.core.cold_copy import ColdCopy
-from duramen.core.segment import Segment
+from duramen.core.flexible.segment import AnySegment
 from duramen.ids import EntryId, Epoch, LogId
 from duramen.runtime.cold import AlreadyThere, ColdStore, ColdStoreDown, NotThere, find_manifest
 from duramen.runtime.cold.folder import FolderStore
@@ -50,9 +50,9 @@ PATH = manifest_path(UUID, LOG, EPOCH)
 MINE, THEIRS = "a" * 32, "b" * 32
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return asyncio.run(make(tmp_path))
+@pytest.fixture(params=["striped", "flexible"])
+def world(tmp_path: Path, request: pytest.FixtureRequest) -> World:
+    return asyncio.run(make(tmp_path, is_flexible=request.param == "flexible"))
 
 
 def make_small(world: World, attempt: str = MINE) -> tuple[Manifest, bytes]:
@@ -221,11 +221,11 @@ def test_a_second_look_says_nothing_of_a_copy_that_took_its_place(
 
 # --- Files up to their end ------------------------------------------------------------------------
 
-Change = Callable[[Segment], Segment]
+Change = Callable[[AnySegment], AnySegment]
 
 
 def add_totals(**more: int) -> Change:
-    def change(segment: Segment) -> Segment:
+    def change(segment: AnySegment) -> AnySegment:
         assert segment.totals is not None
         changed = {name: getattr(segment.totals, name) + value for name, value in more.items()}
         return replace(segment, totals=segment.totals._replace(**changed))

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from duramen.core.segment import Segment
+from duramen.core.flexible.segment import AnySegment
 from duramen.ids import Epoch, LogId
 from duramen.wire.cold.manifest import Manifest
 from duramen.wire.cold.paths import manifest_path, parse_compacted
@@ -78,7 +78,7 @@ def age(world: ArchiveWorld) -> None:
 async def age_copies(world: ArchiveWorld, epochs: Iterable[int]) -> None:
     """Make copies two days old, as their nodes say."""
 
-    def older(segment: Segment) -> Segment:
+    def older(segment: AnySegment) -> AnySegment:
         assert segment.cold_copy is not None
         return replace(segment, cold_copy=replace(segment.cold_copy, verified_unix_ms=1))
 
@@ -216,7 +216,7 @@ def test_only_small_and_rechecked_copies_are_compacted(tmp_path: Path) -> None:
     async def work() -> None:
         world = await make_world(tmp_path / "cold", every_kind, 5)
 
-        def unchecked(segment: Segment) -> Segment:
+        def unchecked(segment: AnySegment) -> AnySegment:
             assert segment.cold_copy is not None
             return replace(segment, cold_copy=replace(segment.cold_copy, rechecked_unix_ms=None))
 
@@ -250,7 +250,7 @@ def test_a_copy_that_is_made_anew_meanwhile_stays(tmp_path: Path) -> None:
     async def work() -> None:
         world = await make_world(tmp_path / "cold", every_kind, 3)
 
-        def anew(segment: Segment) -> Segment:
+        def anew(segment: AnySegment) -> AnySegment:
             assert segment.cold_copy is not None
             return replace(segment, cold_copy=replace(segment.cold_copy, attempt="e" * 32))
 

@@ -15,7 +15,7 @@ import pytest
 from duramen.client.bookie_client import BookieClient
 from duramen.config import LogConfig
 from duramen.core.log_node import LogNode
-from duramen.core.segment import Totals
+from duramen.core.segment import Segment, Totals
 from duramen.core.status import BookieStatus
 from duramen.errors import DuramenError
 from duramen.ids import EntryId, Epoch, LedgerId, LogId, epoch_of, ledger_of
@@ -161,7 +161,7 @@ def test_every_record_is_in_its_place(tmp_path: Path) -> None:
         assert log.trim.seq_num == 700 and not log.is_deleted
         for epoch, segment in world.segments.items():
             node = await world.connection.nodes.read_segment(log.log_id, epoch)
-            assert node is not None and node.start_seq_num == segment.start_seq_num
+            assert isinstance(node, Segment) and node.start_seq_num == segment.start_seq_num
             assert node.last_entry == segment.next_entry - 1 and node.fragments[0].is_proved
             ledger = ledger_of(log.log_id, epoch)
             for entry_id, data in segment.entries.items():
@@ -322,7 +322,7 @@ def test_a_bookie_that_fails_is_replaced(tmp_path: Path) -> None:
         restored = await restore(world, bookies)
         for epoch in (1, 2):
             node = await world.connection.nodes.read_segment(restored.log_id, Epoch(epoch))
-            assert node is not None
+            assert isinstance(node, Segment)
             assert sorted(member.bookie for member in node.fragments[0].ensemble) == [
                 "b0",
                 "b2",

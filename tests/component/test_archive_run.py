@@ -43,10 +43,13 @@ async def assert_untouched(world: World) -> None:
     assert (await world.read_segment()).cold_copy is None
 
 
+@pytest.mark.parametrize("is_flexible", [False, True])
 @pytest.mark.parametrize("has_holes", [True, False])
-def test_every_kind_with_holes_or_lost_entries(has_holes: bool, tmp_path: Path) -> None:
+def test_every_kind_with_holes_or_lost_entries(
+    has_holes: bool, is_flexible: bool, tmp_path: Path
+) -> None:
     async def scenario() -> None:
-        world = await make(tmp_path, has_holes=has_holes)
+        world = await make(tmp_path, has_holes=has_holes, is_flexible=is_flexible)
         report = await world.archive(replace(ONE_FILE, part_bytes=300))
         assert report.is_good and report.outcomes == {"archived": 1}
         await assert_archived(world)
@@ -54,7 +57,14 @@ def test_every_kind_with_holes_or_lost_entries(has_holes: bool, tmp_path: Path) 
         assert manifest is not None and len(manifest.files) > 1
         absent = (manifest.holes, manifest.lost)
         assert absent == ((((7, 7),), ()) if has_holes else ((), ((7, 7),)))
-        assert manifest.history["fragments"][0]["ensemble"][0] == list(MEMBERS[0])
+        if is_flexible:
+            assert manifest.history["property"] == {"node": 3, "rack": 2, "region": 1}
+            life = f"{1:032x}"
+            assert manifest.history["nodes"][2] == [2, "c", life, "eu", "k2", 1.0]
+            assert "fragments" not in manifest.history and "ack_quorum" not in manifest.history
+        else:
+            assert manifest.history["fragments"][0]["ensemble"][0] == list(MEMBERS[0])
+            assert "nodes" not in manifest.history and "property" not in manifest.history
         assert report.lag_us == 0
 
     asyncio.run(scenario())

@@ -19,7 +19,7 @@ from typing import Any
 
 from duramen.client import Client
 from duramen.client.rest_client import RestClient
-from duramen.core.segment import Segment
+from duramen.core.flexible.segment import AnySegment
 from duramen.ids import Dlsn, EntryId, Epoch, LogId
 from duramen.runtime.cold import find_manifest, open_cold_store
 from duramen.runtime.stores.zookeeper_store import ZooKeeperStore
@@ -93,15 +93,15 @@ class World:
         finally:
             await store.close()
 
-    def list_segments(self, log_id: LogId) -> list[Segment]:
+    def list_segments(self, log_id: LogId) -> list[AnySegment]:
         """Closed segments of a log."""
 
-        async def use(nodes: ClusterNodes) -> list[Segment]:
+        async def use(nodes: ClusterNodes) -> list[AnySegment]:
             log = await nodes.read_log(log_id)
             assert log is not None
             return await nodes.list_segments(log)
 
-        found: list[Segment] = run(self._with_nodes(use))
+        found: list[AnySegment] = run(self._with_nodes(use))
         return found
 
     def read_uuid(self) -> str:

@@ -4,6 +4,7 @@ The read proxy's own reader, without its cache: replicas by nearness and latency
 entry verified, another replica on any doubt. And identities, as another replica tells them: it
 reads and verifies its own copy of every entry, and sends the header. An inventory would say the
 same at the pace of repair, which yields to clients: too slow to archive by, and needed for repair.
+Of a flexible segment all nodes tell their books (`digests`).
 
 Called by `part_task` in executors, and by `driver` for a few entry headers. Source:
 docs/protocol/reading.md "Which replica", R1, R15.
@@ -20,6 +21,7 @@ from types import TracebackType
 from typing import Final, Protocol, Self
 
 from duramen.core.entry_ranges import EntryRanges
+from duramen.core.flexible.segment import AnySegment, FlexibleSegment
 from duramen.core.reading.replica_order import Place
 from duramen.core.reading.runs import last_of_run
 from duramen.core.segment import Segment
@@ -34,16 +36,10 @@ from duramen.units import MIB, SECOND
 from duramen.wire.bookie_calls import ReadRange, ServiceClass
 from duramen.wire.entry import read_entry_info
 from duramen.wire.metadata_json import Paths
+from duramen_spark.archive.digests import PATIENCE_US, DigestReader, SourceError
 
 _CACHE_BYTES: Final = 1 * MIB
 """Every entry is read once: there is nothing to keep."""
-
-_PATIENCE_US: Final = 10 * SECOND
-"""How long a member that is overloaded is asked again, before another one is."""
-
-
-class SourceError(Exception):
-    """No bookie tells what it holds of some entry; a later run may get on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +64,13 @@ class EntrySource(Protocol):
     """
 
     async def read_run(
-        self, segment: Segment, first: EntryId, last: EntryId, bytes_max: int
+        self, segment: AnySegment, first: EntryId, last: EntryId, bytes_max: int
     ) -> list[tuple[EntryId, bytes]]: ...
 
-    async def read_length_before(self, segment: Segment, entry: EntryId) -> int: ...
+    async def read_length_before(self, segment: AnySegment, entry: EntryId) -> int: ...
 
     async def read_identities(
-        self, segment: Segment, first: EntryId, last: EntryId, turn: int
+        self, segment: AnySegment, first: EntryId, last: EntryId, turn: int
     ) -> list[tuple[EntryId, int]]: ...
 
 
@@ -119,7 +115,7 @@ class BookieSource:
             await self._store.close()
 
     async def read_run(
-        self, segment: Segment, first: EntryId, last: EntryId, bytes_max: int
+        self, segment: AnySegment, first: EntryId, last: EntryId, bytes_max: int
     ) -> list[tuple[EntryId, bytes]]:
         """Entries from `first` on without a gap; one at least.
 
@@ -128,25 +124,29 @@ class BookieSource:
         """
         return await self._fetcher.fetch_run(segment, first, last, bytes_max)
 
-    async def read_length_before(self, segment: Segment, entry: EntryId) -> int:
+    async def read_length_before(self, segment: AnySegment, entry: EntryId) -> int:
         """Bytes of batches before an entry. Raises: as `read_run`."""
         info = await self._fetcher.fetch_header(segment, entry)
         return info.totals.length_bytes - info.payload_bytes
 
     async def read_identities(
-        self, segment: Segment, first: EntryId, last: EntryId, turn: int
+        self, segment: AnySegment, first: EntryId, last: EntryId, turn: int
     ) -> list[tuple[EntryId, int]]:
-        """(entry id, identity CRC32C) of every entry of a range, as bookies say who verified it.
+        """(entry id, identity CRC32C) of every entry of a range, as bookies say who hold it.
 
-        Every member of an ensemble is asked for a share of it, all at once, the nearest one last:
-        that is whom entries are read from. What one does not say the next one is asked for.
+        Of a flexible segment all nodes tell their books. Of a striped one each copy that is told
+        was verified: every member of an ensemble is asked for a share of it, all at once, the
+        nearest one last: that is whom entries are read from. What one does not say the next one is
+        asked for.
 
         Args:
             turn: callers with other numbers begin with other members.
 
         Raises:
-            SourceError: for some entry no member of its write set can say it now.
+            SourceError: for some entry nobody who may hold it can say it now.
         """
+        if isinstance(segment, FlexibleSegment):
+            return await DigestReader(self._bookies, segment, first, last).read()
         found: dict[EntryId, int] = {}
         missing = EntryRanges(segment.list_present(first, last))
         async with asyncio.TaskGroup() as group:
@@ -184,7 +184,7 @@ class BookieSource:
     ) -> list[tuple[EntryId, int]]:
         """Identities from `first` on without a gap, as far as one member tells them."""
         rows: list[tuple[EntryId, int]] = []
-        deadline_us = read_clock_us() + _PATIENCE_US
+        deadline_us = read_clock_us() + PATIENCE_US
         at = first
         while at <= last and read_clock_us() < deadline_us:
             wanted = ReadRange(
@@ -199,7 +199,7 @@ class BookieSource:
                 break
             rows += [(entry, read_entry_info(header).crc) for entry, header in answer.entries]
             at = EntryId(answer.entries[-1][0] + 1)
-            deadline_us = read_clock_us() + _PATIENCE_US
+            deadline_us = read_clock_us() + PATIENCE_US
         return rows
 
 

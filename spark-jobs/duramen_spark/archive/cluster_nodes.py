@@ -14,8 +14,8 @@ import secrets
 from collections.abc import Callable
 from typing import Final
 
+from duramen.core.flexible.segment import AnySegment
 from duramen.core.log_node import LogNode
-from duramen.core.segment import Segment
 from duramen.ids import Epoch, LogId
 from duramen.runtime.cluster_node import find_cluster
 from duramen.runtime.stores.metadata_store import (
@@ -27,12 +27,12 @@ from duramen.runtime.stores.metadata_store import (
     OutcomeUnknown,
     Set,
 )
-from duramen.wire.metadata_json import Paths, encode_segment, read_log, read_node, read_segment
+from duramen.wire.metadata_json import Paths, encode_segment, read_any_segment, read_log, read_node
 
 _TRIES: Final = 20
 """Of one change: conflicts are with repair's swaps, which are few."""
 
-Change = Callable[[Segment, str], Segment | None]
+Change = Callable[[AnySegment, str], AnySegment | None]
 """From a segment and a nonce to the changed one; None: nothing is to be changed."""
 
 
@@ -70,12 +70,12 @@ class ClusterNodes:
         found = await self._store.get(self._paths.log(log_id))
         return None if found is None else read_log(found.data)
 
-    async def read_segment(self, log_id: LogId, epoch: Epoch) -> Segment | None:
+    async def read_segment(self, log_id: LogId, epoch: Epoch) -> AnySegment | None:
         """The node of a segment."""
         found = await self._store.get(self._paths.segment(log_id, epoch))
-        return None if found is None else read_segment(found.data)
+        return None if found is None else read_any_segment(found.data)
 
-    async def list_segments(self, log: LogNode) -> list[Segment]:
+    async def list_segments(self, log: LogNode) -> list[AnySegment]:
         """Segments of a log from the first live one up to the last closed one."""
         segments = []
         for epoch in range(log.first_live_epoch, log.last_clean_epoch + 1):
@@ -86,7 +86,7 @@ class ClusterNodes:
 
     async def change_segment(
         self, log_id: LogId, epoch: Epoch, change: Change, *, only_hot: bool = False
-    ) -> Segment | None:
+    ) -> AnySegment | None:
         """Change a segment's node; what stands there afterwards, None: no node.
 
         Args:
@@ -103,7 +103,7 @@ class ClusterNodes:
             found = await self._store.get(path)
             if found is None or log_node is None:
                 return None
-            segment = read_segment(found.data)
+            segment = read_any_segment(found.data)
             if segment.nonce in nonces:
                 return segment
             if only_hot and read_log(log_node.data).first_hot_epoch > epoch:

@@ -21,8 +21,8 @@ from typing import Any
 
 from duramen import __version__
 from duramen.core.cold_copy import ColdCopy
+from duramen.core.flexible.segment import AnySegment, FlexibleSegment
 from duramen.core.log_node import LogNode
-from duramen.core.segment import Segment
 from duramen.ids import EntryId
 from duramen.runtime.cold import AlreadyThere, ColdStore, ColdStoreDown, NotThere
 from duramen.wire.cold.manifest import (
@@ -53,7 +53,7 @@ class SegmentOutcome(enum.Enum):
 
 
 def make_manifest(
-    cluster: str, log: LogNode, segment: Segment, attempt: str, parts: Sequence[FilePart]
+    cluster: str, log: LogNode, segment: AnySegment, attempt: str, parts: Sequence[FilePart]
 ) -> Manifest:
     """The manifest of an attempt whose files were all read back.
 
@@ -83,7 +83,7 @@ def make_manifest(
     return manifest
 
 
-def check_fits(manifest: Manifest, segment: Segment) -> None:
+def check_fits(manifest: Manifest, segment: AnySegment) -> None:
     """Whether a manifest is of this segment, and says of it what its node says.
 
     Raises:
@@ -183,7 +183,7 @@ async def mark_segment(nodes: ClusterNodes, manifest: Manifest, data: bytes) -> 
         verified_unix_ms=time.time_ns() // 1_000_000,
     )
 
-    def change(segment: Segment, nonce: str) -> Segment | None:
+    def change(segment: AnySegment, nonce: str) -> AnySegment | None:
         return segment.with_cold_copy(copy, nonce) if segment.cold_copy is None else None
 
     segment = await nodes.change_segment(manifest.log_id, manifest.epoch, change)
@@ -192,13 +192,32 @@ async def mark_segment(nodes: ClusterNodes, manifest: Manifest, data: bytes) -> 
     return SegmentOutcome.ARCHIVED if segment.cold_copy == copy else SegmentOutcome.LOST_RACE
 
 
-def _encode_history(log: LogNode, segment: Segment) -> dict[str, Any]:
+def _encode_history(log: LogNode, segment: AnySegment) -> dict[str, Any]:
     """What happened to the segment before it was archived."""
     return {
         "created_unix_ms": segment.created_unix_ms,
         "completed_unix_ms": segment.completed_unix_ms,
         "trim_seq_num": log.trim_seq_num,
         "ack_mode": segment.ack_mode,
+        **_encode_placing(segment),
+        "archiver": f"duramen-spark {__version__}",
+    }
+
+
+def _encode_placing(segment: AnySegment) -> dict[str, Any]:
+    """Who could hold its entries; what the other kind of segment has is left out."""
+    if isinstance(segment, FlexibleSegment):
+        wanted = segment.replication
+        return {
+            "property": {"node": wanted.node, "rack": wanted.rack, "region": wanted.region},
+            "nodes": [
+                [row.number, *row.member, row.node.region, row.node.rack, row.weight]
+                for row in segment.nodes
+            ],
+            "proved": segment.is_proved,
+            "missing_records": segment.missing_record_count,
+        }
+    return {
         "ensemble_size": segment.quorum.ensemble_size,
         "write_quorum": segment.quorum.write_quorum,
         "ack_quorum": segment.quorum.ack_quorum,
@@ -210,5 +229,4 @@ def _encode_history(log: LogNode, segment: Segment) -> dict[str, Any]:
             }
             for fragment in segment.fragments
         ],
-        "archiver": f"duramen-spark {__version__}",
     }

@@ -19,8 +19,8 @@ from functools import partial
 from typing import Final
 from uuid import uuid4
 
+from duramen.core.flexible.segment import AnySegment
 from duramen.core.log_node import LogNode
-from duramen.core.segment import Segment
 from duramen.errors import DuramenError
 from duramen.ids import EntryId, Epoch, LogId
 from duramen.runtime.cold import ColdStore
@@ -30,7 +30,7 @@ from duramen.wire.cold.manifest import FilePart, Manifest, ManifestError
 from duramen.wire.cold.paths import attempt_folder, manifest_path
 from duramen.wire.cold.schema import ROW_GROUP_BYTES_MAX
 from duramen.wire.metadata_json import MetadataJsonError, encode_segment
-from duramen_spark.archive.bookie_source import ClusterAddress, EntrySource, SourceError
+from duramen_spark.archive.bookie_source import ClusterAddress, EntrySource
 from duramen_spark.archive.cluster_nodes import ClusterNodes
 from duramen_spark.archive.commit import (
     SegmentOutcome,
@@ -42,6 +42,7 @@ from duramen_spark.archive.commit import (
     read_stored_manifest,
     remove_attempt,
 )
+from duramen_spark.archive.digests import SourceError
 from duramen_spark.archive.part_task import PartResult, PartTask
 from duramen_spark.archive.plan import balance, batch, cut_segment
 from duramen_spark.archive.policy import ArchiveVerdict, Policy, find_lag_ms
@@ -94,7 +95,7 @@ class _Work:
     """A segment that is to be archived."""
 
     log: LogNode
-    segment: Segment
+    segment: AnySegment
     attempt: str
     tasks: list[PartTask] = field(default_factory=list)
     stored: Manifest | None = None

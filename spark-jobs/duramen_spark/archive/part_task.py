@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from duramen.core.segment import Segment
+from duramen.core.flexible.segment import AnySegment
 from duramen.errors import DuramenError
 from duramen.ids import EntryId
 from duramen.runtime.cold import AlreadyThere, ColdStore, NotThere, open_cold_store
@@ -28,14 +28,10 @@ from duramen.wire.cold.part_writer import PartWriter
 from duramen.wire.cold.paths import attempt_folder, part_name
 from duramen.wire.cold.rebuild import ColdDataError
 from duramen.wire.entry import EntryError
-from duramen.wire.metadata_json import read_segment
+from duramen.wire.metadata_json import read_any_segment
 from duramen.wire.record_batch import BatchError
-from duramen_spark.archive.bookie_source import (
-    BookieSource,
-    ClusterAddress,
-    EntrySource,
-    SourceError,
-)
+from duramen_spark.archive.bookie_source import BookieSource, ClusterAddress, EntrySource
+from duramen_spark.archive.digests import SourceError
 from duramen_spark.archive.read_back import read_back
 
 TRY_COUNT_MAX: Final = 100
@@ -109,7 +105,7 @@ async def _run_tasks(tasks: Sequence[PartTask], try_index: int) -> list[PartResu
 async def run_task(task: PartTask, source: EntrySource, try_index: int) -> PartResult:
     """Run one task."""
     began_us = _clock_us()
-    segment = read_segment(task.segment)
+    segment = read_any_segment(task.segment)
     store = open_cold_store(task.cold_store)
     failure, is_mismatch, part, entry_bytes = "", False, task.stored, 0
     # Bookies read for it at their own pace: it takes as long as all the rest.
@@ -142,7 +138,7 @@ async def run_task(task: PartTask, source: EntrySource, try_index: int) -> PartR
 
 
 async def _write(
-    task: PartTask, segment: Segment, store: ColdStore, source: EntrySource, try_index: int
+    task: PartTask, segment: AnySegment, store: ColdStore, source: EntrySource, try_index: int
 ) -> tuple[FilePart, int]:
     """Write the task's file; what the manifest is to say of it, and bytes of its entries."""
     assert segment.start_seq_num is not None, segment
@@ -182,7 +178,7 @@ def _add(writer: PartWriter, run: Sequence[tuple[EntryId, bytes]]) -> None:
 
 
 async def _read_ahead(
-    task: PartTask, segment: Segment, source: EntrySource
+    task: PartTask, segment: AnySegment, source: EntrySource
 ) -> AsyncIterator[list[tuple[EntryId, bytes]]]:
     """Runs of entries, the next one on its way while the consumer works on the last."""
     for first, last in segment.list_present(task.first, task.last):
@@ -204,7 +200,7 @@ async def _read_ahead(
 
 
 def _compare(
-    task: PartTask, segment: Segment, part: FilePart, identities: Sequence[tuple[EntryId, int]]
+    task: PartTask, segment: AnySegment, part: FilePart, identities: Sequence[tuple[EntryId, int]]
 ) -> None:
     """Compare what was read back with what bookies say that they hold.
 
@@ -220,7 +216,7 @@ def _compare(
         )
 
 
-def _folder_of(task: PartTask, segment: Segment) -> str:
+def _folder_of(task: PartTask, segment: AnySegment) -> str:
     return attempt_folder(task.cluster_uuid, segment.log_id, segment.epoch, task.attempt)
 
 

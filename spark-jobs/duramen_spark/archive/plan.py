@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, TypeVar
 
-from duramen.core.segment import Segment
+from duramen.core.flexible.segment import AnySegment
 from duramen.ids import EntryId
 
 T = TypeVar("T")
@@ -31,7 +31,7 @@ class PartRange(NamedTuple):
 
 
 async def cut_segment(
-    segment: Segment, part_bytes: int, read_length_before: LengthBefore
+    segment: AnySegment, part_bytes: int, read_length_before: LengthBefore
 ) -> list[PartRange]:
     """Parts of about `part_bytes`; none of an empty segment.
 
@@ -58,7 +58,7 @@ async def cut_segment(
 
 
 async def _find(
-    segment: Segment,
+    segment: AnySegment,
     wanted_bytes: int,
     low: EntryId,
     high: EntryId,

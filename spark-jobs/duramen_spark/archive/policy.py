@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from duramen.core.flexible.segment import AnySegment
 from duramen.core.life.trim import SegmentStatus, status_of
 from duramen.core.log_node import LogNode
-from duramen.core.segment import Segment
 from duramen.units import MS
 
 _WILDCARDS = frozenset("*?[")
@@ -65,7 +65,7 @@ class Policy:
                 return True
         return False
 
-    def judge(self, log: LogNode, segment: Segment, now_unix_ms: int) -> ArchiveVerdict:
+    def judge(self, log: LogNode, segment: AnySegment, now_unix_ms: int) -> ArchiveVerdict:
         """What the run does with a segment of a log that it looks at."""
         if not segment.is_closed:
             return ArchiveVerdict.NOT_CLOSED
@@ -85,7 +85,7 @@ class Policy:
         return ArchiveVerdict.ARCHIVE
 
 
-def find_lag_ms(waiting: Sequence[Segment], now_unix_ms: int) -> int:
+def find_lag_ms(waiting: Sequence[AnySegment], now_unix_ms: int) -> int:
     """How long ago the oldest of segments that wait for the archive was completed; 0: none."""
     times = [segment.completed_unix_ms or now_unix_ms for segment in waiting]
     return max([0, *[now_unix_ms - at for at in times]])

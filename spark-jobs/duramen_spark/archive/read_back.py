@@ -12,7 +12,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from duramen.core.segment import Segment
+from duramen.core.flexible.segment import AnySegment
 from duramen.runtime.cold import ColdStore
 from duramen.wire.cold.chain import Chain, chain_identities, chain_records
 from duramen.wire.cold.manifest import FilePart
@@ -23,7 +23,7 @@ _MAGIC: Final = b"PAR1"
 """What precedes the first row group; all that no section's checksum speaks of."""
 
 
-def read_back(store: ColdStore, path: str, part: FilePart, segment: Segment) -> None:
+def read_back(store: ColdStore, path: str, part: FilePart, segment: AnySegment) -> None:
     """Compare a file.
 
     Raises:

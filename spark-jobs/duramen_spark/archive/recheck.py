@@ -16,7 +16,7 @@ import logging
 import time
 from typing import NamedTuple
 
-from duramen.core.segment import Segment
+from duramen.core.flexible.segment import AnySegment
 from duramen.runtime.cold import ColdStore, NotThere, find_manifest
 from duramen.units import MS
 from duramen.wire.cold.manifest import ManifestError
@@ -36,7 +36,7 @@ class Recheck(NamedTuple):
     """The hot copies are gone already: a broken copy stays marked, for a person to see to."""
 
 
-def is_due(segment: Segment, delay_us: int, now_unix_ms: int) -> bool:
+def is_due(segment: AnySegment, delay_us: int, now_unix_ms: int) -> bool:
     """Whether a segment's cold copy is to be looked at again."""
     copy = segment.cold_copy
     if copy is None or copy.is_rechecked:
@@ -45,7 +45,7 @@ def is_due(segment: Segment, delay_us: int, now_unix_ms: int) -> bool:
 
 
 async def recheck(
-    nodes: ClusterNodes, store: ColdStore, cluster: str, segment: Segment, *, reads_files: bool
+    nodes: ClusterNodes, store: ColdStore, cluster: str, segment: AnySegment, *, reads_files: bool
 ) -> Recheck:
     """Look at a cold copy again, and record in the segment's node what was found.
 
@@ -58,10 +58,10 @@ async def recheck(
     now_unix_ms = time.time_ns() // 1_000_000
     seen = segment.cold_copy
 
-    def confirm(found: Segment, nonce: str) -> Segment | None:
+    def confirm(found: AnySegment, nonce: str) -> AnySegment | None:
         return found.with_recheck(now_unix_ms, nonce) if found.cold_copy == seen else None
 
-    def refute(found: Segment, nonce: str) -> Segment | None:
+    def refute(found: AnySegment, nonce: str) -> AnySegment | None:
         return found.without_cold_copy(nonce) if found.cold_copy == seen else None
 
     log_id, epoch = segment.log_id, segment.epoch
@@ -76,7 +76,7 @@ async def recheck(
     return Recheck(fault, is_released=False)
 
 
-def find_fault(store: ColdStore, cluster: str, segment: Segment, *, reads_files: bool) -> str:
+def find_fault(store: ColdStore, cluster: str, segment: AnySegment, *, reads_files: bool) -> str:
     """Why a cold copy is not whole; empty: it is. Blocking.
 
     Raises:

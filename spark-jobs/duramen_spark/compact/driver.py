@@ -19,8 +19,8 @@ from typing import Any, Final
 from uuid import uuid4
 
 from duramen.core.cold_copy import ColdCopy
+from duramen.core.flexible.segment import AnySegment
 from duramen.core.log_node import LogNode
-from duramen.core.segment import Segment
 from duramen.errors import DuramenError
 from duramen.ids import Epoch
 from duramen.runtime.cold import AlreadyThere, NotThere
@@ -29,7 +29,7 @@ from duramen.units import MIB
 from duramen.wire.cold.manifest import Manifest, ManifestError, encode_manifest
 from duramen.wire.cold.paths import attempt_manifest_path
 from duramen.wire.cold.schema import ROW_GROUP_BYTES_MAX
-from duramen.wire.metadata_json import encode_segment, read_segment
+from duramen.wire.metadata_json import encode_segment, read_any_segment
 from duramen_spark.compact.plan import CompactionCandidate, plan_compaction
 from duramen_spark.compact.task import CompactResult, CompactTask, compact_segments, load_manifest
 from duramen_spark.connection import Connection, list_logs
@@ -112,7 +112,7 @@ class CompactionRun:
 
     async def _compact_log(self, log: LogNode) -> None:
         connection, options = self._connection, self._options
-        segments: dict[Epoch, Segment] = {}
+        segments: dict[Epoch, AnySegment] = {}
         manifests: dict[Epoch, Manifest] = {}
         candidates = []
         for segment in await connection.nodes.list_segments(log):
@@ -154,7 +154,7 @@ class CompactionRun:
                 self._count(log, [manifests[epoch] for epoch in group], result.manifests)
 
     async def _finish(
-        self, log: LogNode, segments: Sequence[Segment], result: CompactResult
+        self, log: LogNode, segments: Sequence[AnySegment], result: CompactResult
     ) -> bool:
         epochs = [segment.epoch for segment in segments]
         if result.failure:
@@ -181,7 +181,7 @@ class CompactionRun:
             if fault:
                 raise ManifestError(fault)
 
-    async def _swap(self, segments: Sequence[Segment], manifests: Sequence[Manifest]) -> bool:
+    async def _swap(self, segments: Sequence[AnySegment], manifests: Sequence[Manifest]) -> bool:
         """Have all nodes name the new copy; False: one of them names another than was read."""
         connection = self._connection
         now_unix_ms = _now_unix_ms()
@@ -202,7 +202,7 @@ class CompactionRun:
                 path = connection.paths.segment(seen.log_id, seen.epoch)
                 await connection.metadata.sync(path)
                 stored = await connection.metadata.get(path)
-                found = None if stored is None else read_segment(stored.data)
+                found = None if stored is None else read_any_segment(stored.data)
                 copy = copies[seen.epoch]
                 if stored is None or found is None or found.cold_copy is None:
                     return False

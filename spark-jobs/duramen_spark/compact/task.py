@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
-from duramen.core.segment import Segment
+from duramen.core.flexible.segment import AnySegment
 from duramen.errors import DuramenError
 from duramen.runtime.cold import AlreadyThere, ColdStore, NotThere, find_manifest, open_cold_store
 from duramen.wire.cold.chain import Chain
@@ -19,7 +19,7 @@ from duramen.wire.cold.manifest import FilePart, Manifest, ManifestError
 from duramen.wire.cold.paths import part_name, shared_folder
 from duramen.wire.cold.rebuild import ColdDataError
 from duramen.wire.cold.shared_writer import SharedWriter
-from duramen.wire.metadata_json import read_segment
+from duramen.wire.metadata_json import read_any_segment
 from duramen_spark.cold_parts import open_parts
 from duramen_spark.verify.check import is_whole
 
@@ -69,7 +69,7 @@ def write_shared(store: ColdStore, task: CompactTask) -> list[Manifest]:
         ColdDataError, ManifestError, NotThere: an old copy is not whole, or the new one is not.
         ColdStoreDown: nothing is known.
     """
-    segments = [read_segment(data) for data in task.segments]
+    segments = [read_any_segment(data) for data in task.segments]
     olds = [load_manifest(store, task.cluster_uuid, segment) for segment in segments]
     name = part_name(0)
     path = shared_folder(task.cluster_uuid, segments[0].log_id, task.attempt) + name
@@ -94,7 +94,7 @@ def write_shared(store: ColdStore, task: CompactTask) -> list[Manifest]:
     return news
 
 
-def load_manifest(store: ColdStore, cluster: str, segment: Segment) -> Manifest:
+def load_manifest(store: ColdStore, cluster: str, segment: AnySegment) -> Manifest:
     """The manifest of a segment's cold copy. Raises: as `find_manifest`."""
     copy = segment.cold_copy
     assert copy is not None, segment

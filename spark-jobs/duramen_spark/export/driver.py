@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from duramen.core.flexible.segment import AnySegment
 from duramen.core.log_node import LogNode
-from duramen.core.segment import Segment
 from duramen.errors import DuramenError
 from duramen.runtime.cold import NotThere
 from duramen.wire.cold.manifest import ManifestError
@@ -86,7 +86,7 @@ class Export:
                 self.report.failures.append(f"{name}: {type(error).__name__}: {error}")
         return self.report
 
-    async def _export_log(self, log: LogNode, segments: Sequence[Segment]) -> None:
+    async def _export_log(self, log: LogNode, segments: Sequence[AnySegment]) -> None:
         key = key_of(self._connection.uuid, log.log_id)
         done = await asyncio.to_thread(self._sink.read_epoch, key)
         self._report_gap(log, done)
@@ -108,7 +108,7 @@ class Export:
             row["epoch"] = done
         self.report.logs.append(row)
 
-    async def _export_segment(self, key: str, segment: Segment) -> tuple[int, int]:
+    async def _export_segment(self, key: str, segment: AnySegment) -> tuple[int, int]:
         """Records that were added, and the last epoch that the table has then."""
         connection = self._connection
         assert segment.totals is not None, segment

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from duramen.core.flexible.segment import AnySegment
 from duramen.core.log_node import LogNode
-from duramen.core.segment import Segment
 from duramen.ids import Epoch
 from duramen.runtime.cold import ColdFile
 from duramen.units import HOUR, MS
@@ -58,7 +58,7 @@ class RetentionState(NamedTuple):
     """
 
     log: LogNode | None
-    segments: Mapping[Epoch, Segment]
+    segments: Mapping[Epoch, AnySegment]
 
     @property
     def is_gone(self) -> bool:
@@ -173,7 +173,7 @@ class _Judge:
         is_old = one.file.modified_unix_ms <= self._old_ms
         return Reason.LOG_GONE if self._policy.drops_deleted and is_old else None
 
-    def _judge_live(self, one: _Listed, segment: Segment | None) -> Reason | None:
+    def _judge_live(self, one: _Listed, segment: AnySegment | None) -> Reason | None:
         """Of a segment that its log still has: only what is not its cold copy."""
         is_ripe = one.file.modified_unix_ms <= self._replaced_ms
         if segment is None or not is_ripe:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from duramen.core.segment import Segment
+from duramen.core.flexible.segment import AnySegment
 from duramen.errors import DuramenError
 from duramen.ids import EntryId, LedgerId
 from duramen.runtime.cold import ColdStore, NotThere, find_manifest, open_cold_store
@@ -22,7 +22,7 @@ from duramen.wire.cold.part_reader import PartReader
 from duramen.wire.cold.part_writer import MAGIC
 from duramen.wire.cold.paths import segment_folder
 from duramen.wire.cold.rebuild import ColdDataError
-from duramen.wire.metadata_json import read_segment
+from duramen.wire.metadata_json import read_any_segment
 from duramen_spark.archive.commit import check_fits
 from duramen_spark.cold_parts import open_part
 
@@ -89,7 +89,7 @@ class VerifyResult:
 
 def verify_segment(task: VerifyTask) -> VerifyResult:
     """Run one task."""
-    segment = read_segment(task.segment)
+    segment = read_any_segment(task.segment)
     try:
         store = open_cold_store(task.cold_store)
         return check_segment(store, task.cluster_uuid, segment)
@@ -97,7 +97,7 @@ def verify_segment(task: VerifyTask) -> VerifyResult:
         return VerifyResult(failure=str(error))
 
 
-def check_segment(store: ColdStore, cluster: str, segment: Segment) -> VerifyResult:
+def check_segment(store: ColdStore, cluster: str, segment: AnySegment) -> VerifyResult:
     """Read everything of a segment's cold copy.
 
     Raises:
@@ -223,7 +223,7 @@ def find_sizes_fault(store: ColdStore, manifest: Manifest) -> str:
     return ""
 
 
-def last_entry_of(segment: Segment) -> EntryId:
+def last_entry_of(segment: AnySegment) -> EntryId:
     """The last entry of a closed segment that has one."""
     assert segment.last_entry is not None and segment.last_entry >= 0, segment
     return segment.last_entry

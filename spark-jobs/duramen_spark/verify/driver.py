@@ -18,15 +18,15 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 from duramen.core.cold_copy import ColdCopy
+from duramen.core.flexible.segment import AnySegment
 from duramen.core.log_node import LogNode
-from duramen.core.segment import Segment
 from duramen.errors import DuramenError
 from duramen.ids import EntryId
 from duramen.runtime.stores.metadata_store import MetadataError
 from duramen.wire.cold.chain import Chain, chain_identities
 from duramen.wire.cold.paths import segment_folder
 from duramen.wire.metadata_json import encode_segment
-from duramen_spark.archive.bookie_source import SourceError
+from duramen_spark.archive.digests import SourceError
 from duramen_spark.connection import Connection, list_logs
 from duramen_spark.verify.check import (
     ArchiveDamage,
@@ -48,7 +48,7 @@ class Chosen(NamedTuple):
     """A segment with a cold copy."""
 
     log: LogNode
-    segment: Segment
+    segment: AnySegment
 
     @property
     def is_released(self) -> bool:
@@ -232,7 +232,7 @@ class Verification:
         seen = one.segment.cold_copy
         assert seen is not None, one
 
-        def refute(found: Segment, nonce: str) -> Segment | None:
+        def refute(found: AnySegment, nonce: str) -> AnySegment | None:
             return found.without_cold_copy(nonce) if _is_same(found.cold_copy, seen) else None
 
         try:
