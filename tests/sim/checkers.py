@@ -476,7 +476,11 @@ class Checkers:
         self._archive.on_completed(log_id, epoch, completed_us)
 
     def on_copies_changed(
-        self, now_us: int, before: Segment, after: Segment, stored: Collection[int] | None = None
+        self,
+        now_us: int,
+        before: AnySegment,
+        after: AnySegment,
+        stored: Collection[int] | None = None,
     ) -> None:
         """As `ArchiveRecord.on_segment_changed`."""
         self._archive.on_segment_changed(now_us, before, after, stored)

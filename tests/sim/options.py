@@ -158,7 +158,7 @@ def draw_options(
     """
     rng = random.Random(f"options {seed}")
     repair = random.Random(f"repair {seed}")
-    # Repair, archive and readers of flexible segments are still to come.
+    # Repair of flexible segments is still to come.
     is_striped = copysets == "striped"
     has_repair = repair.random() < _REPAIR_RATIO and is_striped
     places = _draw_places(rng, repair if has_repair else None)
@@ -173,7 +173,7 @@ def draw_options(
     archive, skew = random.Random(f"archive {seed}"), random.Random(f"skew {seed}")
     rare, flexible = random.Random(f"rare {seed}"), random.Random(f"flexible {seed}")
     faults += tuple(fault for fault in RARE_FAULTS if rare.random() < _RARE_RATIO)
-    has_archive = archive.random() < _ARCHIVE_RATIO and is_striped
+    has_archive = archive.random() < _ARCHIVE_RATIO
     tiered = archive if has_archive else None
     if has_repair:
         faults += tuple(fault for fault in REPAIR_FAULTS if repair.random() < 0.6)

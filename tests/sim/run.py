@@ -522,10 +522,10 @@ class Run:
             is_quiet = self._is_quiet(old, segment)
             self.world.counts["repair of what is quiet"] += is_quiet
             self.checkers.on_segment_changed(old, segment, first, is_quiet=is_quiet)
-            self._report_copies(old, segment)
             if segment.lost != old.lost:
                 is_possible = self.options.is_beyond_budget
                 self.checkers.on_loss_recorded(segment, is_possible=is_possible)
+        self._report_copies(old, segment)
         if segment.state is old.state:
             if isinstance(old, Segment) and isinstance(segment, Segment):
                 self._report_changed(old, segment, author)
@@ -571,7 +571,7 @@ class Run:
             self.checkers.on_ensemble_changed(segment)
         self.nemesis.on_transition(author, "ensemble changed", segment.log_id)
 
-    def _report_copies(self, old: Segment, segment: Segment) -> None:
+    def _report_copies(self, old: AnySegment, segment: AnySegment) -> None:
         """What the metadata say of cold copies, and what of hot ones that are gone."""
         stored = None
         if segment.cold_copy is not None and segment.cold_copy != old.cold_copy:

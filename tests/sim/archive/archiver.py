@@ -16,8 +16,8 @@ from collections.abc import Callable
 from typing import Final
 
 from duramen.core.cold_copy import ColdCopy
+from duramen.core.flexible.segment import AnySegment
 from duramen.core.log_node import LogNode
-from duramen.core.segment import Segment
 from duramen.errors import DuramenError
 from duramen.ids import NOTHING, EntryId, Epoch, LogId
 from duramen.runtime.stores.metadata_store import (
@@ -30,7 +30,7 @@ from duramen.runtime.stores.metadata_store import (
     Stored,
 )
 from duramen.units import MS, SECOND
-from duramen.wire.metadata_json import encode_segment, read_log, read_segment
+from duramen.wire.metadata_json import encode_segment, read_any_segment, read_log
 from tests.sim.metadata import PATHS
 from tests.sim.reading.proxy import Cluster, ReadProxy
 from tests.sim.world import World
@@ -53,7 +53,7 @@ _LOOK_AGAIN_RATIO: Final = 0.1
 _DUE_AGAIN_RATIO: Final = 0.6
 _DUE_BROKEN_RATIO: Final = 0.4
 
-Change = Callable[[Segment], Segment | None]
+Change = Callable[[AnySegment], AnySegment | None]
 
 
 class _Killed(Exception):
@@ -105,7 +105,7 @@ class Archiver(ReadProxy):
         stored = await self.session.get(PATHS.segment(log.log_id, epoch))
         if stored is None:
             return False
-        segment = read_segment(stored.data)
+        segment = read_any_segment(stored.data)
         copy = segment.cold_copy
         if not segment.is_closed or segment.last_entry == NOTHING:
             return False
@@ -127,7 +127,7 @@ class Archiver(ReadProxy):
 
     # --- The five steps --------------------------------------------------------------------------
 
-    async def _archive(self, segment: Segment) -> None:
+    async def _archive(self, segment: AnySegment) -> None:
         found = await self._read_whole(segment)
         if found is None:
             return
@@ -138,7 +138,7 @@ class Archiver(ReadProxy):
         copy = ColdCopy(attempt, attempt * 2, size_bytes, self.world.now_us // MS)
         expected = self._cold_files.list_entries(attempt)
 
-        def record(now: Segment) -> Segment | None:
+        def record(now: AnySegment) -> AnySegment | None:
             is_whole = _list_present(now) == expected
             if now.cold_copy is not None or not now.is_closed or not is_whole:
                 return None
@@ -150,8 +150,8 @@ class Archiver(ReadProxy):
             self._cold_files.remove(attempt)
         self._die_perhaps()
 
-    async def _recheck(self, segment: Segment, copy: ColdCopy) -> None:
-        def recheck(now: Segment) -> Segment | None:
+    async def _recheck(self, segment: AnySegment, copy: ColdCopy) -> None:
+        def recheck(now: AnySegment) -> AnySegment | None:
             if now.cold_copy is None or now.cold_copy.attempt != copy.attempt:
                 return None
             return now.with_recheck(self.world.now_us // MS, self._nonce())
@@ -159,7 +159,7 @@ class Archiver(ReadProxy):
         outcome = await self._change(segment, recheck)
         self.world.counts[f"cold copy rechecked: {outcome}"] += 1
 
-    async def _take_back(self, segment: Segment, copy: ColdCopy) -> None:
+    async def _take_back(self, segment: AnySegment, copy: ColdCopy) -> None:
         """The copy is broken: it does not count any more, unless it is the only one."""
         path = PATHS.log(segment.log_id)
         await self.session.sync(path)
@@ -171,7 +171,7 @@ class Archiver(ReadProxy):
         self._die_perhaps()
         await self.pass_time(int(self._chance.expovariate(1 / (300 * MS))))
 
-        def forget(now: Segment) -> Segment | None:
+        def forget(now: AnySegment) -> AnySegment | None:
             if now.cold_copy is None or now.cold_copy.attempt != copy.attempt:
                 return None
             return now.without_cold_copy(self._nonce())
@@ -181,16 +181,16 @@ class Archiver(ReadProxy):
         if outcome == "applied":
             self._cold_files.remove(copy.attempt)
 
-    def _is_only_copy(self, log: LogNode, segment: Segment) -> bool:
+    def _is_only_copy(self, log: LogNode, segment: AnySegment) -> bool:
         return log.first_hot_epoch > segment.epoch
 
-    async def _change(self, segment: Segment, change: Change, *checks: Op) -> str:
+    async def _change(self, segment: AnySegment, change: Change, *checks: Op) -> str:
         """`applied`, `refused` (it is certain that it is not), or `unknown`."""
         path = PATHS.segment(segment.log_id, segment.epoch)
         for _ in range(_TRIES):
             await self.session.sync(path)
             stored: Stored | None = await self.session.get(path)
-            after = None if stored is None else change(read_segment(stored.data))
+            after = None if stored is None else change(read_any_segment(stored.data))
             if stored is None or after is None:
                 return "refused"
             try:
@@ -214,7 +214,7 @@ class Archiver(ReadProxy):
 
     # --- Reading ---------------------------------------------------------------------------------
 
-    async def _read_whole(self, segment: Segment) -> dict[EntryId, bytes] | None:
+    async def _read_whole(self, segment: AnySegment) -> dict[EntryId, bytes] | None:
         """Every entry of the segment; None: it cannot be read now, or is gone."""
         found: dict[EntryId, bytes] = {}
         present = _list_present(segment)
@@ -234,7 +234,7 @@ class Archiver(ReadProxy):
         return found if sorted(found) == present else None
 
 
-def _list_present(segment: Segment) -> list[EntryId]:
+def _list_present(segment: AnySegment) -> list[EntryId]:
     """The entries that a whole copy of a closed segment holds."""
     assert segment.last_entry is not None, segment
     present = segment.list_present(EntryId(0), segment.last_entry)

@@ -14,9 +14,9 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final
 
+from duramen.core.flexible.segment import AnySegment, FlexibleSegment
 from duramen.core.log_node import LogNode
-from duramen.core.segment import Segment
-from duramen.ids import NOTHING, Epoch, LedgerId, LogId, epoch_of, log_of
+from duramen.ids import NOTHING, EntryId, Epoch, LedgerId, LogId, epoch_of, log_of
 from duramen.units import SECOND
 from tests.sim.segment_record import SegmentRecord, Tally
 
@@ -56,7 +56,11 @@ class ArchiveRecord:
         self._of(log_id).completed_us[epoch] = completed_us
 
     def on_segment_changed(
-        self, now_us: int, before: Segment, after: Segment, stored: Collection[int] | None
+        self,
+        now_us: int,
+        before: AnySegment,
+        after: AnySegment,
+        stored: Collection[int] | None,
     ) -> None:
         """A segment's node was replaced.
 
@@ -64,7 +68,7 @@ class ArchiveRecord:
             stored: the entries of the copy that it names now, as they lie in the cold store.
         """
         copies, epoch = self._of(after.log_id), after.epoch
-        if before.fragments != after.fragments and epoch in copies.released_us:
+        if _list_places(before) != _list_places(after) and epoch in copies.released_us:
             since_us = copies.released_us[epoch]
             is_late = now_us > since_us + _REPAIR_LATE_US
             self._check(not is_late, "copies of", after, "are moved, released at", since_us)
@@ -76,7 +80,7 @@ class ArchiveRecord:
             copies.recorded.pop(epoch, None)
             return
         assert after.last_entry is not None, after
-        present = after.list_present(after.fragments[0].first_entry, after.last_entry)
+        present = after.list_present(EntryId(0), after.last_entry)
         expected = [entry for first, last in present for entry in range(first, last + 1)]
         is_whole = stored is not None and sorted(stored) == expected
         self._check(is_whole, "a copy is named that holds", stored, "of", after)
@@ -122,3 +126,8 @@ class ArchiveRecord:
 
     def _check(self, is_kept: bool, *what: object) -> None:
         self._tally.check("A1", is_kept, *what)
+
+
+def _list_places(segment: AnySegment) -> tuple[object, ...]:
+    """Where the metadata say that copies are."""
+    return segment.nodes if isinstance(segment, FlexibleSegment) else segment.fragments
