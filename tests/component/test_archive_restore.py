@@ -13,19 +13,27 @@ from typing import Any, cast
 import pytest
 
 from duramen.client.bookie_client import BookieClient
-from duramen.config import LogConfig
+from duramen.config import LogConfig, parse_log_config
+from duramen.core.flexible.segment import FlexibleSegment
 from duramen.core.log_node import LogNode
 from duramen.core.segment import Segment, Totals
 from duramen.core.status import BookieStatus
 from duramen.errors import DuramenError
 from duramen.ids import EntryId, Epoch, LedgerId, LogId, epoch_of, ledger_of
 from duramen.runtime.http_client import OverloadedError, PeerClient, UnreachableError
-from duramen.wire.bookie_calls import pack_statuses, parse_adds
+from duramen.wire.bookie_calls import pack_statuses, parse_any_adds
 from duramen.wire.cold.paths import parse_path, segment_folder
 from duramen.wire.cold.rebuild import ColdDataError
 from duramen.wire.edge import batch_codec
 from duramen.wire.edge.batch_codec import Codec
-from duramen.wire.entry import HEADER_BYTES, check_entry, encode_entry, open_payload
+from duramen.wire.entry import (
+    HEADER_BYTES,
+    check_entry,
+    encode_entry,
+    open_payload,
+    read_entry_info,
+)
+from duramen.wire.flexible.envelope import parse_envelope
 from duramen.wire.metadata_json import encode_node, read_node
 from duramen.wire.record_batch import decode_batch, encode_batch, split_batches
 from duramen.wire.repair_calls import Inventory, InventoryAnswer, Source
@@ -51,13 +59,14 @@ class Bookies:
 
     def __init__(self) -> None:
         self.held: dict[str, Entries] = {}
+        self.envelopes: dict[str, Entries] = {}
         self.on_add: Callable[[str, int], Awaitable[BookieStatus]] | None = None
         self.forgets: set[tuple[str, int]] = set()
 
     async def call(self, url: str, body: bytes, _timeout_us: int) -> bytes:
         """As `PeerClient`."""
         name = url.removeprefix("http://").removesuffix("/b/add")
-        _, adds = parse_adds(body)
+        _, adds = parse_any_adds(body)
         statuses = []
         for add in adds:
             assert add.is_recovery
@@ -66,7 +75,11 @@ class Bookies:
                 status = await self.on_add(name, add.entry_id)
             if status is BookieStatus.OK:
                 entries = self.held.setdefault(name, {})
+                is_new = (add.ledger_id, add.entry_id) not in entries
                 entries[add.ledger_id, add.entry_id] = bytes(add.entry)
+                if add.envelope and is_new:  # a copy keeps what it was stored with
+                    kept = self.envelopes.setdefault(name, {})
+                    kept[add.ledger_id, add.entry_id] = bytes(add.envelope)
             statuses.append(status)
         return pack_statuses(statuses)
 
@@ -105,7 +118,28 @@ async def prepare(
     return world, Bookies()
 
 
-async def restore(world: ArchiveWorld, bookies: Bookies, name: str = "again") -> Restored:
+async def allow_flexible(world: ArchiveWorld, *, format_: int = 2) -> None:
+    """Register the bookies as those that keep envelopes, in a tree that knows flexible logs."""
+    store, paths = world.connection.metadata, world.connection.paths
+    for number in range(4):
+        path = f"{paths.available}/b{number}"
+        stored = await store.get(path)
+        assert stored is not None
+        fields = {**read_node(stored.data), "formats": {"segment": 2, "envelope": 1}}
+        await store.set(path, encode_node(fields), version=stored.version)
+        await store.create(paths.bookie(f"b{number}"), encode_node(fields), make_parents=True)
+    stored = await store.get(paths.cluster)
+    assert stored is not None
+    data = encode_node({**read_node(stored.data), "format": format_})
+    await store.set(paths.cluster, data, version=stored.version)
+
+
+async def restore(
+    world: ArchiveWorld,
+    bookies: Bookies,
+    name: str = "again",
+    config: LogConfig | None = None,
+) -> Restored:
     """Restore everything that is archived."""
     manifests = load_log(world.store, CLUSTER, LOG)
     work = Restore(
@@ -113,7 +147,7 @@ async def restore(world: ArchiveWorld, bookies: Bookies, name: str = "again") ->
         plan_restore(manifests),
         namespace="space",
         name=name,
-        config=LogConfig(),
+        config=config or LogConfig(),
         client=cast("PeerClient", bookies),
         bookies=cast("BookieClient", bookies),
     )
@@ -302,6 +336,121 @@ def test_a_killed_restore_leaves_no_name_and_is_purged(tmp_path: Path) -> None:
         bookies.on_add = None
         restored = await restore(world, bookies)
         assert restored.is_new and restored.log_id == 11
+
+    run(work())
+
+
+FLEXIBLE = parse_log_config(
+    {"copysets": "flexible", "replication": {"node": 2, "rack": 2, "extras": 1}}
+)
+
+
+def test_into_a_flexible_log_each_block_has_a_copyset(tmp_path: Path) -> None:
+    async def work() -> None:
+        world, bookies = await prepare(tmp_path, lambda n: None if n == 2 else every_kind(n), 3)
+        await allow_flexible(world)
+        restored = await restore(world, bookies, config=FLEXIBLE)
+        for epoch, archived in world.segments.items():
+            node = await world.connection.nodes.read_segment(restored.log_id, epoch)
+            assert isinstance(node, FlexibleSegment) and node.is_proved
+            assert (node.own_count, node.next_number, node.guest_count) == (4, 4, 0)
+            assert node.start_seq_num == archived.start_seq_num
+            assert node.last_entry == archived.next_entry - 1
+            present = sum(
+                info.record_count for info in map(read_entry_info, archived.entries.values())
+            )
+            assert node.totals is not None
+            assert node.missing_record_count == node.totals.record_count - present
+            for entry_id, data in archived.entries.items():
+                check_copies(bookies, node, entry_id, data)
+
+    run(work())
+
+
+def check_copies(
+    bookies: Bookies, node: FlexibleSegment, entry_id: EntryId, archived: bytes
+) -> None:
+    """Copies satisfy RP without a copy too many, and each names them all, and its block."""
+    key = node.ledger_id, entry_id
+    rows = [row for row in node.nodes if key in bookies.held.get(row.node.bookie, {})]
+    assert node.replication.is_satisfied_by(row.node for row in rows)
+    assert len(rows) == node.replication.node == 2, "extras are for waves that may fail"
+    for row in rows:
+        data = bookies.held[row.node.bookie][key]
+        assert decode(data) == decode(archived)
+        kept = bookies.envelopes[row.node.bookie][key]
+        envelope = parse_envelope(kept, node.ledger_id, entry_id, check_entry(data).crc)
+        assert set(envelope.copyset) == {one.number for one in rows}
+        assert envelope.block == EntryId(0), "all of it is less than a block has"
+
+
+def test_where_a_nodeset_fails_the_rest_is_tried_and_what_lies_there_is_no_fault(
+    tmp_path: Path,
+) -> None:
+    async def work() -> None:
+        world, bookies = await prepare(tmp_path, every_kind, 8)
+        await allow_flexible(world)
+
+        bad = ""
+
+        async def fail(name: str, entry: int) -> BookieStatus:
+            nonlocal bad
+            bad = bad or name
+            return BookieStatus.READ_ONLY if name == bad and entry > 2 else BookieStatus.OK
+
+        bookies.on_add = fail
+        config = parse_log_config({"copysets": "flexible", "replication": {"node": 2, "rack": 2}})
+        restored = await restore(world, bookies, config=config)
+        for epoch in world.segments:
+            node = await world.connection.nodes.read_segment(restored.log_id, epoch)
+            assert isinstance(node, FlexibleSegment)
+            for entry in range((node.last_entry or 0) + 1):
+                if node.absence_at(EntryId(entry)) is not None:
+                    continue
+                held = [
+                    row.node
+                    for row in node.nodes
+                    if (node.ledger_id, entry) in bookies.held.get(row.node.bookie, {})
+                ]
+                assert node.replication.is_satisfied_by(held)
+        assert bookies.held[bad], "the first entries of a block went there"
+
+    run(work())
+
+
+def test_a_flexible_copy_that_is_not_there_after_all_is_found(tmp_path: Path) -> None:
+    async def work() -> None:
+        world, bookies = await prepare(tmp_path, every_kind, 1)
+        await allow_flexible(world)
+        bookies.forgets = {(f"b{number}", 3) for number in range(4)}
+        with pytest.raises(RestoreError, match="entries, not the"):
+            await restore(world, bookies, config=FLEXIBLE)
+        assert await read_named(world) is None
+
+    run(work())
+
+
+def test_a_cluster_of_an_older_format_takes_no_flexible_log(tmp_path: Path) -> None:
+    async def work() -> None:
+        world, bookies = await prepare(tmp_path, every_kind, 1)
+        await allow_flexible(world, format_=1)
+        with pytest.raises(DuramenError, match="create one first") as raised:
+            await restore(world, bookies, config=FLEXIBLE)
+        assert raised.value.code == "placement_impossible"
+        assert await world.connection.nodes.read_log(LogId(10)) is None
+        assert (await restore(world, bookies)).is_new, "a striped one it takes"
+
+    run(work())
+
+
+def test_too_few_bookies_for_a_nodeset_are_named(tmp_path: Path) -> None:
+    async def work() -> None:
+        world, bookies = await prepare(tmp_path, every_kind, 1)
+        await allow_flexible(world)
+        config = parse_log_config({"copysets": "flexible", "replication": {"node": 5, "rack": 1}})
+        with pytest.raises(DuramenError, match="bookies") as raised:
+            await restore(world, bookies, config=config)
+        assert raised.value.code == "placement_impossible"
 
     run(work())
 

@@ -11,7 +11,6 @@ Called by the command `duramen-spark restore`. Source: docs/archive.md, docs/pro
 from __future__ import annotations
 
 import asyncio
-import random
 import secrets
 import time
 from collections.abc import Callable, Mapping
@@ -20,14 +19,13 @@ from typing import Any, Final
 
 from duramen.client.bookie_client import BookieClient
 from duramen.config import LogConfig
+from duramen.core.flexible.nodeset import list_serving
+from duramen.core.flexible.segment import AnySegment
 from duramen.core.log_node import LogNode
-from duramen.core.placement.choice import choose_ensemble, explain_refusal
 from duramen.core.placement.roster import choose_candidates, read_rows
-from duramen.core.quorum import Quorum
-from duramen.core.segment import Segment
-from duramen.core.sequencer.proposals import rule_of
 from duramen.errors import DuramenError
 from duramen.ids import LAST_LOG_ID, BookieId, EntryId, Epoch, LogId, Member, ledger_of
+from duramen.runtime.cluster_node import FORMAT
 from duramen.runtime.http_client import PeerClient
 from duramen.runtime.stores.metadata_store import (
     Conflict,
@@ -47,6 +45,7 @@ from duramen.wire.metadata_json import (
 )
 from duramen_spark.connection import Connection
 from duramen_spark.restore.entries import Reencoding
+from duramen_spark.restore.placing import Placing, place_flexible, place_striped
 from duramen_spark.restore.plan import (
     RESTORED_FROM,
     RestoreError,
@@ -58,7 +57,7 @@ from duramen_spark.restore.plan import (
 from duramen_spark.restore.writer import RestoreWriter, WriteFailed, read_entries
 
 _TRIES: Final = 3
-"""Ensembles that are tried for a segment, each without those that failed."""
+"""Ensembles or nodesets that are tried for a segment, each without those that failed."""
 
 OnProgress = Callable[[int, int], None]
 """Told of records that are restored, and of all."""
@@ -137,6 +136,7 @@ class Restore:
             found = await self._find_named()
             if found is not None:
                 return self._report(found.log_id, is_new=False)
+            await self._check_format()
             log, version = await self._begin()
             done = 0
             total = sum(one.totals.record_count for one in self._plan.manifests.values())
@@ -254,14 +254,14 @@ class Restore:
         reasons: list[str] = []
         for _ in range(_TRIES):
             try:
-                quorum, ensemble, urls = await self._choose_bookies(log, failed)
+                placing, urls = await self._place(log, epoch, failed)
             except DuramenError as error:
                 if not reasons:
                     raise
                 reasons.append(str(error))
                 break
             ledger_id = ledger_of(log.log_id, epoch)
-            writer = RestoreWriter(self._client, urls, ledger_id, quorum, ensemble)
+            writer = RestoreWriter(self._client, urls, ledger_id, placing)
             try:
                 length_bytes = await self._write(writer, log, epoch)
             except WriteFailed as error:
@@ -273,8 +273,7 @@ class Restore:
                 epoch,
                 log_id=log.log_id,
                 start_seq_num=log.totals.record_count,
-                quorum=quorum,
-                ensemble=ensemble,
+                placing=placing,
                 length_bytes=length_bytes,
                 unix_ms=_now_unix_ms(),
                 nonce=secrets.token_hex(12),
@@ -299,7 +298,7 @@ class Restore:
         await writer.verify(self._bookies, EntryId(manifest.last_entry))
         return manifest.totals.length_bytes + reencoding.drift_bytes
 
-    async def _add(self, log: LogNode, version: int, segment: Segment) -> tuple[LogNode, int]:
+    async def _add(self, log: LogNode, version: int, segment: AnySegment) -> tuple[LogNode, int]:
         paths = self._connection.paths
         grown = add_segment(log, segment, unix_ms=_now_unix_ms(), nonce=secrets.token_hex(12))
         ops: list[Op] = [
@@ -308,10 +307,10 @@ class Restore:
         ]
         return grown, await self._commit(grown, ops)
 
-    async def _choose_bookies(
-        self, log: LogNode, failed: set[Member]
-    ) -> tuple[Quorum, tuple[Member, ...], dict[BookieId, str]]:
-        """An ensemble by the log's rule, as a sequencer chooses it, and where bookies are.
+    async def _place(
+        self, log: LogNode, epoch: Epoch, failed: set[Member]
+    ) -> tuple[Placing, dict[BookieId, str]]:
+        """Who gets a segment, by the log's configuration, and where bookies are.
 
         Raises:
             DuramenError: `placement_impossible`.
@@ -324,20 +323,36 @@ class Restore:
             for name, node in available.items()
             if isinstance(node.get("data_url"), str)
         }
+        rows = read_rows(available, registered, ())
         candidates = [
             one
-            for one in choose_candidates(read_rows(available, registered, ()))
+            for one in choose_candidates(rows)
             if one.member.bookie in urls and one.member not in failed
         ]
-        replication = log.config.striped
-        quorum = Quorum(replication.ensemble_size, replication.write_quorum, replication.ack_quorum)
-        rule = rule_of(log)
-        ensemble = choose_ensemble(candidates, quorum, rule, random.SystemRandom())
-        if ensemble is None:
-            refusal = explain_refusal(candidates, quorum, rule)
-            detail = "no ensemble" if refusal is None else refusal.detail
-            raise DuramenError("placement_impossible", detail)
-        return quorum, ensemble, urls
+        if not log.config.is_flexible:
+            return place_striped(log, candidates), urls
+        takers = {one.member for one in candidates}
+        serving = [
+            one for one in list_serving(rows) if Member(one.bookie, one.incarnation) in takers
+        ]
+        return place_flexible(log, ledger_of(log.log_id, epoch), serving), urls
+
+    async def _check_format(self) -> None:
+        """Whether the cluster takes a log of this configuration.
+
+        Raises:
+            DuramenError: `placement_impossible`: nobody has asked its processes whether they
+                understand flexible logs.
+        """
+        stored = await self._connection.metadata.get(self._connection.paths.cluster)
+        version = None if stored is None else read_node(stored.data).get("format")
+        if self._config.is_flexible and not (isinstance(version, int) and version >= FORMAT):
+            detail = (
+                "no flexible log was made in this cluster yet: create one first, which asks all "
+                'its processes whether they understand it, or restore with --config \'{"copysets": '
+                '"striped"}\''
+            )
+            raise DuramenError("placement_impossible", detail, field="copysets")
 
     async def _read_children(self, path: str) -> dict[str, dict[str, Any]]:
         nodes = {}

@@ -13,11 +13,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from duramen.core.flexible.segment import AnySegment
 from duramen.core.log_node import LogNode
-from duramen.core.quorum import Quorum
-from duramen.core.segment import Fragment, Segment, SegmentState, Totals
-from duramen.ids import NOTHING, EntryId, Epoch, LogId, Member, lsn_of
+from duramen.core.segment_base import SegmentState, Totals
+from duramen.ids import NOTHING, EntryId, Epoch, LogId, lsn_of
 from duramen.wire.cold.manifest import Manifest, Ranges
+from duramen_spark.restore.placing import Placing
 
 RESTORED_FROM = "restored_from"
 """Field of the restored log's node: cluster, log id and last epoch of what it was made of."""
@@ -99,7 +100,7 @@ def begin_log(log: LogNode, plan: RestorePlan) -> LogNode:
     ).validated()
 
 
-def add_segment(log: LogNode, segment: Segment, *, unix_ms: int, nonce: str) -> LogNode:
+def add_segment(log: LogNode, segment: AnySegment, *, unix_ms: int, nonce: str) -> LogNode:
     """One more segment is there, whole: still deleted, counted anew from now on."""
     assert log.is_deleted and segment.epoch == log.next_epoch, (log, segment)
     assert segment.totals is not None, segment
@@ -119,13 +120,12 @@ def make_segment(
     *,
     log_id: LogId,
     start_seq_num: int,
-    quorum: Quorum,
-    ensemble: tuple[Member, ...],
+    placing: Placing,
     length_bytes: int,
     unix_ms: int,
     nonce: str,
-) -> Segment:
-    """A CLOSED segment all of whose entries were written to an ensemble, and compared.
+) -> AnySegment:
+    """A CLOSED segment all of whose entries were written where they should be, and compared.
 
     Args:
         start_seq_num: where it begins, for an epoch without a manifest.
@@ -144,19 +144,28 @@ def make_segment(
         history = dict(manifest.history)
     mode = history.get("ack_mode")
     created = history.get("created_unix_ms")
-    return Segment(
-        log_id=log_id,
-        epoch=epoch,
-        quorum=quorum,
-        fragments=(Fragment(EntryId(0), ensemble, Totals(), is_proved=True),),
-        state=SegmentState.CLOSED,
-        ack_mode="out_of_order" if holes or mode == "out_of_order" else "ordered",
-        last_entry=last,
-        holes=holes,
-        lost=lost,
-        totals=totals,
-        start_seq_num=start_seq_num,
-        created_unix_ms=created if isinstance(created, int) else unix_ms,
-        completed_unix_ms=unix_ms,
-        nonce=nonce,
-    ).validated()
+    fields = {
+        "log_id": log_id,
+        "epoch": epoch,
+        "state": SegmentState.CLOSED,
+        "ack_mode": "out_of_order" if holes or mode == "out_of_order" else "ordered",
+        "last_entry": last,
+        "holes": holes,
+        "lost": lost,
+        "totals": totals,
+        "start_seq_num": start_seq_num,
+        "created_unix_ms": created if isinstance(created, int) else unix_ms,
+        "completed_unix_ms": unix_ms,
+        "nonce": nonce,
+    }
+    return placing.make_segment(fields, _count_missing(manifest)).validated()
+
+
+def _count_missing(manifest: Manifest | None) -> int:
+    """Records of a segment that are in none of its entries: of holes and losses."""
+    if manifest is None:
+        return 0
+    groups = [group for part in manifest.files for group in part.row_groups]
+    return manifest.totals.record_count - sum(
+        group.totals_after.record_count - group.totals_before.record_count for group in groups
+    )

@@ -1,10 +1,10 @@
 """Writes a restored segment to bookies, and asks each of them what it holds.
 
 Adds travel as those of a recovery: the segment is nobody's to seal, and what comes twice is the
-same entry. Every member of a write set must have its copy: then each is asked for its inventory,
-read anew from its disks, and the sums are compared. Memory: one frame a member.
+same entry. Every member that an entry goes to must have its copy: then each is asked for its
+inventory, read anew from its disks, and the sums are compared. Memory: one frame a member.
 
-Called by `restore.driver`. Source: R5, R9, R13, docs/protocol/repair.md.
+Called by `restore.driver`. Source: R5, R9, R13, R22, docs/protocol/repair.md.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from duramen.client.bookie_client import BookieClient
-from duramen.core.quorum import Quorum, write_set
+from duramen.core.entry_ranges import EntryRanges
 from duramen.core.status import BookieStatus
 from duramen.ids import NOTHING, BookieId, EntryId, LedgerId, Member
 from duramen.limits import OVERLOADED_PAUSE_US
@@ -30,6 +30,7 @@ from duramen.wire.frame import FrameError
 from duramen.wire.repair_calls import Inventory, Source
 from duramen_spark.cold_parts import open_parts
 from duramen_spark.restore.entries import NewEntry, Reencoding
+from duramen_spark.restore.placing import Placing
 
 _FRAME_BYTES: Final = 4 * MIB
 """Of entries that are on their way: large enough that a journal's sync is shared by many."""
@@ -66,11 +67,18 @@ def read_entries(
             yield entries
 
 
+class _Copy(NamedTuple):
+    """What goes to one bookie of one entry."""
+
+    entry: NewEntry
+    envelope: bytes
+
+
 class RestoreWriter:
     """Writes one segment.
 
     Args:
-        urls: of the ensemble's bookies.
+        urls: of the bookies that may get copies.
     """
 
     def __init__(
@@ -78,15 +86,14 @@ class RestoreWriter:
         client: PeerClient,
         urls: Mapping[BookieId, str],
         ledger_id: LedgerId,
-        quorum: Quorum,
-        ensemble: tuple[Member, ...],
+        placing: Placing,
     ) -> None:
         self._client = client
         self._urls = urls
         self._ledger_id = ledger_id
-        self._quorum = quorum
-        self._ensemble = ensemble
+        self._placing = placing
         self._written: dict[Member, Chain] = defaultdict(Chain)
+        self._written_ranges: dict[Member, EntryRanges] = defaultdict(EntryRanges)
         self._waiting: list[NewEntry] = []
         self._waiting_bytes = 0
 
@@ -103,15 +110,17 @@ class RestoreWriter:
 
     async def flush(self) -> None:
         """Write what waits. Raises: as `add`."""
-        by_member: dict[Member, list[NewEntry]] = defaultdict(list)
+        by_member: dict[Member, list[_Copy]] = defaultdict(list)
+        now_us = _clock_us()
         for entry in self._waiting:
-            for member in write_set(self._ensemble, self._quorum, entry.entry_id):
-                by_member[member].append(entry)
+            copies = self._placing.place(entry, now_us)
+            for member in copies.members:
+                by_member[member].append(_Copy(entry, copies.envelope))
         self._waiting, self._waiting_bytes = [], 0
         try:
             async with asyncio.TaskGroup() as group:
-                for member, entries in by_member.items():
-                    group.create_task(self._send(member, entries))
+                for member, own in by_member.items():
+                    group.create_task(self._send(member, own))
         except BaseExceptionGroup as failures:
             # Not `except*`: what is raised in it is a group again before Python 3.11.4.
             failed = failures.subgroup(WriteFailed)
@@ -119,11 +128,14 @@ class RestoreWriter:
                 raise
             raise failed.exceptions[0] from None
 
-    async def _send(self, member: Member, entries: Sequence[NewEntry]) -> None:
+    async def _send(self, member: Member, copies: Sequence[_Copy]) -> None:
         adds = [
-            Add(self._ledger_id, entry.entry_id, NOTHING, entry.data, True, ServiceClass.REPAIR)
-            for entry in entries
-        ]
+            Add(
+                self._ledger_id, entry.entry_id, NOTHING, entry.data, True, ServiceClass.REPAIR,
+                envelope=envelope,
+            )
+            for entry, envelope in copies
+        ]  # fmt: skip
         deadline_us = _clock_us() + _PATIENCE_US
         left = adds
         while left:
@@ -137,8 +149,10 @@ class RestoreWriter:
             left = refused
             if left:
                 await asyncio.sleep(OVERLOADED_PAUSE_US / SECOND)
-        sums = chain_identities(self._ledger_id, [(one.entry_id, one.crc) for one in entries])
+        sums = chain_identities(self._ledger_id, [(one.entry_id, one.crc) for one, _ in copies])
         self._written[member] = self._written[member].plus(sums)
+        for one, _ in copies:
+            self._written_ranges[member].add(one.entry_id)
 
     async def _ask(
         self, member: Member, adds: Sequence[Add], deadline_us: int
@@ -164,12 +178,12 @@ class RestoreWriter:
             return statuses
 
     async def verify(self, bookies: BookieClient, last: EntryId) -> None:
-        """Ask every member what it holds: what was written to it, and nothing else.
+        """Ask every member what it holds: what was written to it, and, striped, nothing else.
 
         Raises:
             WriteFailed: a member does not hold it, or does not say.
         """
-        for member in self._ensemble:
+        for member in self._placing.members:
             found = await self._take_inventory(bookies, member, last)
             if found != self._written[member]:
                 expected = self._written[member].count
@@ -183,7 +197,10 @@ class RestoreWriter:
             answer = await bookies.take_inventory(source, Inventory(self._ledger_id, at, last))
             if answer.status is not BookieStatus.OK or answer.unknown:
                 raise WriteFailed(member, f"says nothing of what it holds: {answer.status.name}")
-            chain = chain.plus(chain_identities(self._ledger_id, answer.entries))
+            entries = answer.entries
+            if self._placing.may_hold_more:
+                entries = [one for one in entries if one[0] in self._written_ranges[member]]
+            chain = chain.plus(chain_identities(self._ledger_id, entries))
             if answer.next is not None and answer.next <= at:
                 raise WriteFailed(member, "its inventory does not go on")
             at = answer.next
