@@ -7,20 +7,24 @@ tests/unit/test_release.py and by the simulator. Source: docs/protocol/archive.m
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
-import httpx
 import pytest
 
-from duramen.client.rest_client import RestClient
 from duramen.ids import Epoch, LogId, ledger_of
 from tests.pauses import observe_for
 from tests.process.answers import COME_AGAINS_AFTER_A_FAULT_MAX, note_come_again
 from tests.process.cluster import LocalCluster, create_log, run, running_cluster
-from tests.process.copies import close_segment
 from tests.process.hasty_bookie import hasty
-from tests.process.history import History, read_log
-from tests.process.tiers import MOVE, command, want_retention
+from tests.process.history import History
+from tests.process.tiers import (
+    MOVE,
+    check_whole,
+    command,
+    count_hot,
+    fill,
+    held_ledgers,
+    list_segments,
+)
 from tests.process.times import HANG_S
 from tests.waiting import wait_in_thread
 
@@ -37,50 +41,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     with running_cluster(folder, "--no-restart", "--sequencers", "2") as cluster:
         cluster.start_anew(*cluster.ids("bookie"), wrap=hasty)
         yield cluster
-
-
-def fill(cluster: LocalCluster, history: History, count: int, *, rolls: bool) -> None:
-    async def work() -> None:
-        client = RestClient(cluster.state()["write_url"])
-        try:
-            for _ in range(count):
-                assert await history.append(client), history.codes
-            if rolls:
-                await close_segment(cluster, history.log)
-        finally:
-            await client.close()
-
-    run(work())
-
-
-def list_segments(cluster: LocalCluster, log: str) -> list[dict[str, Any]]:
-    url = f"{cluster.state()['read_url']}/v1/namespaces/default/logs/{log}/segments"
-    answer = httpx.get(url, timeout=30)
-    assert answer.status_code == 200, answer.text
-    segments: list[dict[str, Any]] = answer.json()["segments"]
-    return segments
-
-
-def held_ledgers(cluster: LocalCluster, log_id: LogId) -> set[str]:
-    """Epochs of the log that any bookie still holds, as ledger ids."""
-    urls = [cluster.process(node_id)["admin_url"] for node_id in cluster.ids("bookie")]
-    rows = [
-        row for url in urls for row in httpx.get(url + "/v1/ledgers", timeout=30).json()["ledgers"]
-    ]
-    return {str(row["ledger_id"]) for row in rows if int(row["log_id"]) == log_id}
-
-
-def count_hot(cluster: LocalCluster, log: str) -> int:
-    """Segments that bookies are to keep; a round of retention is asked for."""
-    want_retention(cluster)
-    return sum(segment["hot_copies"] == "kept" for segment in list_segments(cluster, log))
-
-
-def check_whole(cluster: LocalCluster, history: History) -> None:
-    """All that was appended, from the head to the tail."""
-    count = len(history.acknowledged) * history.records_per_append
-    url = cluster.state()["read_url"]
-    history.check(run(read_log(url, history.log, expect_count=count)))
 
 
 def test_a_log_that_left_the_bookies_whole_is_read_and_appended_to(cluster: LocalCluster) -> None:

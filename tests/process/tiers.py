@@ -1,6 +1,7 @@
 """Tiering on real processes: a log that moves to the cold store, and the jobs that move it.
 
-Used by `test_tiering`, `test_cold_reads`, `test_cold_stores` and the tutorial's test.
+Used by `test_tiering`, `test_flexible_archive`, `test_cold_reads`, `test_cold_stores` and the
+tutorial's test.
 Source: docs/protocol/archive.md.
 """
 
@@ -14,7 +15,11 @@ from typing import Any
 
 import httpx
 
-from tests.process.cluster import LocalCluster
+from duramen.client.rest_client import RestClient
+from duramen.ids import LogId
+from tests.process.cluster import LocalCluster, run
+from tests.process.copies import close_segment
+from tests.process.history import History, read_log
 
 MOVE = {"tiering": {"policy": "move", "keep_hot": "0s"}, "retention": {"age": None}}
 
@@ -32,3 +37,50 @@ def want_retention(cluster: LocalCluster) -> None:
     for node_id in cluster.ids("sequencer"):
         with contextlib.suppress(httpx.TransportError):  # one may be killed
             httpx.post(cluster.process(node_id)["admin_url"] + "/v1/retention", timeout=30)
+
+
+def fill(cluster: LocalCluster, history: History, count: int, *, rolls: bool) -> None:
+    """So many appends, one after the other, and the end of the segment."""
+
+    async def work() -> None:
+        client = RestClient(cluster.state()["write_url"])
+        try:
+            for _ in range(count):
+                assert await history.append(client), history.codes
+            if rolls:
+                await close_segment(cluster, history.log)
+        finally:
+            await client.close()
+
+    run(work())
+
+
+def list_segments(cluster: LocalCluster, log: str) -> list[dict[str, Any]]:
+    """As a read proxy shows them."""
+    url = f"{cluster.state()['read_url']}/v1/namespaces/default/logs/{log}/segments"
+    answer = httpx.get(url, timeout=30)
+    assert answer.status_code == 200, answer.text
+    segments: list[dict[str, Any]] = answer.json()["segments"]
+    return segments
+
+
+def held_ledgers(cluster: LocalCluster, log_id: LogId) -> set[str]:
+    """Epochs of the log that any bookie still holds, as ledger ids."""
+    urls = [cluster.process(node_id)["admin_url"] for node_id in cluster.ids("bookie")]
+    rows = [
+        row for url in urls for row in httpx.get(url + "/v1/ledgers", timeout=30).json()["ledgers"]
+    ]
+    return {str(row["ledger_id"]) for row in rows if int(row["log_id"]) == log_id}
+
+
+def count_hot(cluster: LocalCluster, log: str) -> int:
+    """Segments that bookies are to keep; a round of retention is asked for."""
+    want_retention(cluster)
+    return sum(segment["hot_copies"] == "kept" for segment in list_segments(cluster, log))
+
+
+def check_whole(cluster: LocalCluster, history: History) -> None:
+    """All that was appended, from the head to the tail."""
+    count = len(history.acknowledged) * history.records_per_append
+    url = cluster.state()["read_url"]
+    history.check(run(read_log(url, history.log, expect_count=count)))
