@@ -18,6 +18,7 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,12 +35,15 @@ from tests.process.times import HANG_S
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
 
 COUNT = 1_000
+FLEXIBLE = {"copysets": "flexible", "replication": {"node": 2, "rack": 2}}
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     flags = ("--bookies", "4", "--sequencers", "2", "--no-restart")
     with running_cluster(tmp_path_factory.mktemp("core") / "c", *flags) as started:
+        # While every bookie is there to say that it understands flexible logs.
+        run(create_log(started, "spread", FLEXIBLE))
         yield started
 
 
@@ -168,13 +172,16 @@ def test_a_killed_writer_leaves_all_that_it_was_acknowledged(cluster: LocalClust
     run(scenario())
 
 
-def test_the_proxies_and_an_embedded_writer_take_turns(cluster: LocalCluster) -> None:
+@pytest.mark.parametrize(("name", "config"), [("shared", {}), ("spread", FLEXIBLE)])
+def test_the_proxies_and_an_embedded_writer_take_turns(
+    cluster: LocalCluster, name: str, config: dict[str, Any]
+) -> None:
     async def scenario() -> None:
-        await create_log(cluster, "shared", {})
+        await create_log(cluster, name, config)
         async with connect(cluster) as core, Client(cluster.state()["write_url"]) as client:
-            remote = client["default"]["shared"]
+            remote = client["default"][name]
             assert (await remote.append(b"0")).start == 0
-            async with core.open_log("default", "shared") as log:
+            async with core.open_log("default", name) as log:
                 assert (await log.append(b"1")).start == 1
                 # Its sequencer may learn that it lost the log by the seal that this append meets.
                 with pytest.raises(DuramenError, match=r"append_uncertain|log_held"):
@@ -184,13 +191,13 @@ def test_the_proxies_and_an_embedded_writer_take_turns(cluster: LocalCluster) ->
                         await call()
                     assert refused.value.code == "log_held"
                 with pytest.raises(DuramenError, match="is open in this process"):
-                    async with core.open_log("default", "shared"):
+                    async with core.open_log("default", name):
                         pass
                 assert (await log.append([b"2", b"3"])).end == 4
             assert (await remote.append(b"4")).start == 4
-            check_bodies(await read_by_rest(cluster, "shared"))
+            check_bodies(await read_by_rest(cluster, name))
             await remote.truncate(2)
-            local = core.log("default", "shared")
+            local = core.log("default", name)
             async with asyncio.timeout(HANG_S):  # readers learn of it within moments, not at once
                 while not (first := (await anext(local.read(0)))).moved_to:
                     await look_again_soon()
@@ -201,7 +208,7 @@ def test_the_proxies_and_an_embedded_writer_take_turns(cluster: LocalCluster) ->
                 await anext(local.read(99))
             await remote.end()
             with pytest.raises(DuramenError, match="log_ended"):
-                async with core.open_log("default", "shared"):
+                async with core.open_log("default", name):
                     pass
             assert [r.body async for b in local.read(3, follow=True) for r in b] == [b"3", b"4"]
 
