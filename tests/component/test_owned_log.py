@@ -26,6 +26,7 @@ from duramen.core.sequencer.effects import SendAdd, SendLac
 from duramen.core.status import BookieStatus
 from duramen.ids import Epoch, LogId, SequencerId, epoch_of
 from duramen.runtime.cluster_node import ensure_cluster
+from duramen.runtime.sequencer.log_driver import now_us
 from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.runtime.sequencer.story import Stories
 from duramen.runtime.stores.memory_store import MemoryStore
@@ -280,6 +281,36 @@ def test_a_seal_ends_the_log_also_where_nothing_waits_and_nobody_else_has_it() -
         assert stored is not None and read_log(stored.data).next_epoch == 2
 
     play(scenario)
+
+
+def test_a_flexible_epoch_that_stalls_ends_the_log_and_names_no_other_writer() -> None:
+    """R28 would take the log over and append again what was not stored; one life does not."""
+
+    async def scenario(one: Process) -> None:
+        async with one.open_log() as log:
+            one.lanes.is_holding = True
+            sent = log.append(b"a")
+            await wait_for(lambda: bool(one.lanes.held), 10, "the add")
+            driver = log._driver
+            assert driver is not None
+            driver.core._on_stalled("entry 0 is incomplete", now_us())
+            driver.flush()
+            error = await log.wait_ended()
+            assert error.code == "not_enough_bookies" and "is incomplete" in str(error)
+            assert not isinstance(error, NotOwner)
+            with pytest.raises(Uncertain):
+                await sent
+            with pytest.raises(DuramenError, match="not_enough_bookies"):
+                _ = log.append(b"b")
+            assert one.lanes.add_count == 1
+            raise _Over
+
+    with pytest.raises(_Over):
+        play(scenario)
+
+
+class _Over(Exception):
+    """The block ends without a flush, which would raise what ended the log."""
 
 
 def test_the_open_segment_is_rolled_off_a_bookie_that_is_to_go() -> None:

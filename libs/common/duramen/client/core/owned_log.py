@@ -386,7 +386,11 @@ class OwnedLog(ReadLog):
         answer(self._failure)
 
     def on_fenced(self, _driver: LogDriver) -> None:
-        """Somebody sealed the log: it is not claimed back, others may have appended meanwhile."""
+        """Somebody sealed the log: it is not claimed back, others may have appended meanwhile.
+
+        Or its owner would take it over itself, since too few bookies of a flexible epoch answer
+        (R28). What was sent may not be there afterwards, so nothing behind it may be sent.
+        """
         self._end(self._find_reason())
 
     def on_idle(self, _driver: LogDriver) -> None:
@@ -429,6 +433,8 @@ class OwnedLog(ReadLog):
         if not core.reason:
             detail = f"{self!r}: its segment was closed, and no other can be opened"
             return DuramenError("log_unavailable", detail)
+        if core.stall_count:
+            return DuramenError("not_enough_bookies", f"{self!r}: {core.reason}")
         return NotOwner("log_held", f"{self!r}: {core.reason}")
 
     def _end(self, error: DuramenError) -> None:
