@@ -125,6 +125,12 @@ def test_another_identity_is_a_fault_even_where_the_rest_suffices() -> None:
     ]  # fmt: skip
 
 
+def test_a_copy_of_another_identity_is_none_of_the_entry() -> None:
+    held = sight([0])
+    report = report_of(closed(0), {A: held, B: sight([]), C: held, D: sight([0], odd=[0])})
+    assert faults(report) == [("different", "d", [(0, 0)]), ("short", "", [(0, 0)])]
+
+
 def test_nobody_holds_holes_and_losses() -> None:
     held = sight([0, 4])
     report = report_of(
