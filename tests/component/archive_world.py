@@ -17,7 +17,9 @@ from typing import Any, TypeVar, cast
 
 from duramen.config import LogConfig
 from duramen.core.cold_copy import ColdCopy
-from duramen.core.flexible.segment import AnySegment
+from duramen.core.flexible.nodeset import NodesetRow
+from duramen.core.flexible.property import ReplicationProperty
+from duramen.core.flexible.segment import AnySegment, FlexibleSegment
 from duramen.core.log_node import LogNode
 from duramen.core.quorum import Quorum
 from duramen.core.segment import Fragment, Segment, SegmentState, Totals
@@ -33,6 +35,7 @@ from duramen_spark.archive.cluster_nodes import ClusterNodes
 from duramen_spark.compact.driver import CompactionRun, CompactOptions, CompactReport
 from duramen_spark.connection import Connection
 from duramen_spark.verify.driver import Verification, VerifyReport
+from tests.unit import flexible_segments as flexible
 from tests.unit.cold_entries import SegmentBytes, make_every_kind, write_part
 
 T = TypeVar("T")
@@ -122,7 +125,12 @@ class ArchiveWorld:
 
 
 async def make_world(
-    root: Path, make: Callable[[int], SegmentBytes | None], count: int, *, first_seq_num: int = 0
+    root: Path,
+    make: Callable[[int], SegmentBytes | None],
+    count: int,
+    *,
+    first_seq_num: int = 0,
+    is_flexible: bool = False,
 ) -> ArchiveWorld:
     """A log of `count` segments.
 
@@ -148,7 +156,7 @@ async def make_world(
         entries = make(number) or SegmentBytes(ledger_of(LOG, epoch))
         entries.start_seq_num = seq_num
         world.segments[epoch] = entries
-        nodes.append(_archive(world, epoch, entries))
+        nodes.append(_archive(world, epoch, entries, is_flexible=is_flexible))
         hot.entries[epoch] = [
             (entry_id, read_entry_info(data).crc) for entry_id, data in entries.entries.items()
         ]
@@ -177,7 +185,9 @@ async def make_world(
     return world
 
 
-def _archive(world: ArchiveWorld, epoch: Epoch, entries: SegmentBytes) -> AnySegment:
+def _archive(
+    world: ArchiveWorld, epoch: Epoch, entries: SegmentBytes, *, is_flexible: bool
+) -> AnySegment:
     """Put a segment's file and manifest; its node."""
     attempt = f"{epoch:032x}"
     parts: tuple[FilePart, ...] = ()
@@ -210,19 +220,27 @@ def _archive(world: ArchiveWorld, epoch: Epoch, entries: SegmentBytes) -> AnySeg
     data = encode_manifest(manifest)
     world.store.put_new(manifest_path(CLUSTER, LOG, epoch), data)
     copy = ColdCopy(attempt, hashlib.sha256(data).hexdigest(), manifest.size_bytes, 1_000, 2_000)
-    return Segment(
-        log_id=LOG,
-        epoch=epoch,
-        quorum=Quorum(3, 3, 2),
-        fragments=(Fragment(EntryId(0), ENSEMBLE),),
-        state=SegmentState.CLOSED,
-        last_entry=last,
-        lost=lost,
-        cold_copy=copy,
-        totals=entries.totals,
-        start_seq_num=entries.start_seq_num,
-        completed_unix_ms=900,
-    ).validated()
+    fields: dict[str, Any] = {
+        "log_id": LOG,
+        "epoch": epoch,
+        "state": SegmentState.CLOSED,
+        "last_entry": last,
+        "lost": lost,
+        "cold_copy": copy,
+        "totals": entries.totals,
+        "start_seq_num": entries.start_seq_num,
+        "completed_unix_ms": 900,
+    }
+    if is_flexible:
+        nodes = tuple(
+            NodesetRow(flexible.number(index), flexible.node(name, f"k{index}"))
+            for index, name in enumerate("abcd")
+        )
+        return FlexibleSegment(
+            replication=ReplicationProperty(3, 2), nodes=nodes, own_count=4, next_number=4, **fields
+        ).validated()
+    fragments = (Fragment(EntryId(0), ENSEMBLE),)
+    return Segment(quorum=Quorum(3, 3, 2), fragments=fragments, **fields).validated()
 
 
 def every_kind(epoch: int) -> SegmentBytes:

@@ -41,6 +41,8 @@ from tests.component.archive_world import (
 )
 from tests.unit.cold_entries import SegmentBytes
 
+EACH_KIND = pytest.mark.parametrize("is_flexible", [False, True])
+
 
 def small(epoch: int) -> SegmentBytes | None:
     """Every kind in the odd epochs, and nothing in every fourth."""
@@ -89,9 +91,10 @@ async def age_copies(world: ArchiveWorld, epochs: Iterable[int]) -> None:
 # --- Verify --------------------------------------------------------------------------------------
 
 
-def test_whole_copies_are_whole(tmp_path: Path) -> None:
+@EACH_KIND
+def test_whole_copies_are_whole(tmp_path: Path, is_flexible: bool) -> None:
     async def work() -> None:
-        world = await make_world(tmp_path / "cold", small, 4)
+        world = await make_world(tmp_path / "cold", small, 4, is_flexible=is_flexible)
         report = await world.verify()
         assert report.is_good and dict(report.outcomes) == {"whole": 4}
         assert report.to_json()["records"] == 3 * world.segments[Epoch(1)].totals.record_count
@@ -108,9 +111,12 @@ def flip(path: Path, at: int) -> None:
     path.write_bytes(data)
 
 
-def test_a_flipped_byte_is_found_named_and_the_copy_withdrawn(tmp_path: Path) -> None:
+@EACH_KIND
+def test_a_flipped_byte_is_found_named_and_the_copy_withdrawn(
+    tmp_path: Path, is_flexible: bool
+) -> None:
     async def work() -> None:
-        world = await make_world(tmp_path / "cold", every_kind, 2)
+        world = await make_world(tmp_path / "cold", every_kind, 2, is_flexible=is_flexible)
         part = world.manifests[Epoch(2)].files[0]
         group = part.row_groups[2]
         flip(world.file_of(2), group.offset + group.size_bytes // 2)
@@ -190,9 +196,12 @@ def test_other_entries_than_bookies_hold(tmp_path: Path) -> None:
 # --- Compaction ----------------------------------------------------------------------------------
 
 
-def test_compaction_keeps_every_entry_and_both_copies_stay_readable(tmp_path: Path) -> None:
+@EACH_KIND
+def test_compaction_keeps_every_entry_and_both_copies_stay_readable(
+    tmp_path: Path, is_flexible: bool
+) -> None:
     async def work() -> None:
-        world = await make_world(tmp_path / "cold", small, 6)
+        world = await make_world(tmp_path / "cold", small, 6, is_flexible=is_flexible)
         before = {epoch: await read_copy(world, epoch) for epoch in range(1, 7)}
         report = await compact(world)
         assert report.is_good and report.to_json()["files_before"] == 5
@@ -297,9 +306,10 @@ def test_compaction_reads_what_it_copies(tmp_path: Path) -> None:
 # --- Retention -----------------------------------------------------------------------------------
 
 
-def test_what_compaction_replaced_goes_after_the_delay(tmp_path: Path) -> None:
+@EACH_KIND
+def test_what_compaction_replaced_goes_after_the_delay(tmp_path: Path, is_flexible: bool) -> None:
     async def work() -> None:
-        world = await make_world(tmp_path / "cold", every_kind, 3)
+        world = await make_world(tmp_path / "cold", every_kind, 3, is_flexible=is_flexible)
         first = world.list_files()
         await compact(world)
         age(world)
@@ -320,9 +330,10 @@ def test_what_compaction_replaced_goes_after_the_delay(tmp_path: Path) -> None:
     run(work())
 
 
-def test_released_copies_never_go_and_given_up_ones_do(tmp_path: Path) -> None:
+@EACH_KIND
+def test_released_copies_never_go_and_given_up_ones_do(tmp_path: Path, is_flexible: bool) -> None:
     async def work() -> None:
-        world = await make_world(tmp_path / "cold", every_kind, 3)
+        world = await make_world(tmp_path / "cold", every_kind, 3, is_flexible=is_flexible)
         await world.change_log(released)
         age(world)
         everything = {"drops_truncated": True, "drops_deleted": True, "delay_us": 0}
