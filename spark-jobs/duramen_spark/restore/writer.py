@@ -67,7 +67,7 @@ def read_entries(
             yield entries
 
 
-class _Copy(NamedTuple):
+class _RestoredCopy(NamedTuple):
     """What goes to one bookie of one entry."""
 
     entry: NewEntry
@@ -110,12 +110,12 @@ class RestoreWriter:
 
     async def flush(self) -> None:
         """Write what waits. Raises: as `add`."""
-        by_member: dict[Member, list[_Copy]] = defaultdict(list)
+        by_member: dict[Member, list[_RestoredCopy]] = defaultdict(list)
         now_us = _clock_us()
         for entry in self._waiting:
             copies = self._placing.place(entry, now_us)
             for member in copies.members:
-                by_member[member].append(_Copy(entry, copies.envelope))
+                by_member[member].append(_RestoredCopy(entry, copies.envelope))
         self._waiting, self._waiting_bytes = [], 0
         try:
             async with asyncio.TaskGroup() as group:
@@ -128,7 +128,7 @@ class RestoreWriter:
                 raise
             raise failed.exceptions[0] from None
 
-    async def _send(self, member: Member, copies: Sequence[_Copy]) -> None:
+    async def _send(self, member: Member, copies: Sequence[_RestoredCopy]) -> None:
         adds = [
             Add(
                 self._ledger_id, entry.entry_id, NOTHING, entry.data, True, ServiceClass.REPAIR,
