@@ -248,8 +248,9 @@ class Checkers:
             is_durable = segment.replication.is_satisfied_by(nodes)
         else:
             is_durable = holders.bit_count() >= segment.quorum.ack_quorum
-            self._check_placement(segment, ledger, entry_id)
         self._tally.check("D2", is_durable, *place, "is held by", holders.bit_count())
+        if isinstance(segment, Segment):
+            self._check_placement(segment, ledger, entry_id)
         ledger.highest_acknowledged = max(ledger.highest_acknowledged, entry_id)
         end = record.ends.get(segment.epoch)
         if end is not None:
