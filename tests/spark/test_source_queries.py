@@ -58,6 +58,9 @@ COLUMNS = "log string, seq_num bigint, body binary, gap " + (
 )
 
 
+FLEXIBLE = {"copysets": "flexible", "replication": {"node": 2, "rack": 2}}
+
+
 class Site:
     """Cluster, client and session of one test."""
 
@@ -188,16 +191,17 @@ def test_positions_bound_a_read_and_what_is_truncated_is_refused_or_said(site: S
     assert sorted(numbers(skipping.where("seq_num is not null"))) == list(range(120, 300))
 
 
+@pytest.mark.parametrize(("log", "config"), [("archived", {}), ("spread", FLEXIBLE)])
 def test_archived_segments_are_read_from_the_archive_whole_or_by_a_proxy(
-    site: Site, tmp_path: Path
+    site: Site, tmp_path: Path, log: str, config: dict[str, Any]
 ) -> None:
     cold = tmp_path / "cold"
     cold.mkdir()
     world = World(site.cluster, cold)
-    run(fill_log(site.cluster, "archived", rolls=3, tiering="copy"))
-    code, report = world.archive("default/archived")
+    run(fill_log(site.cluster, log, rolls=3, tiering="copy", **config))
+    code, report = world.archive(f"default/{log}")
     assert (code, report["segments"]) == (0, {"archived": 3})
-    name, everything = ("default", "archived"), pa.schema(list(ARROW_TYPES.items()))
+    name, everything = ("default", log), pa.schema(list(ARROW_TYPES.items()))
     with ProxyCatalog(site.read_url) as catalog:
         tail = catalog.find_facts([name])[name].tail
         places = list(find_places([LogRange(name, 0, tail, 0)], catalog))
@@ -211,13 +215,13 @@ def test_archived_segments_are_read_from_the_archive_whole_or_by_a_proxy(
         hot = [row for rows in reader.read(LogRange(name, 0, tail, 0)) for row in rows.to_pylist()]
     assert read_cold() == hot[: places[3].first]
 
-    options = ReadOptions(site.read_url, ("default/archived",), cold_store=world.cold_url)
+    options = ReadOptions(site.read_url, (f"default/{log}",), cold_store=world.cold_url)
     whole = [LogRange(name, 0, tail, 0)]
     streamed = read_ranges(whole, options, everything, is_planned=False)
     assert [row for rows in streamed for row in rows.to_pylist()] == hot
 
     def read_by_spark() -> list[tuple[int, bytes]]:
-        table = site.read("default/archived", cold_store=world.cold_url)
+        table = site.read(f"default/{log}", cold_store=world.cold_url)
         return sorted((row.seq_num, bytes(row.body)) for row in table.collect())
 
     bodies = [(row["seq_num"], row["body"]) for row in hot]
