@@ -30,7 +30,7 @@ from duramen.core.segment_base import Totals
 from duramen.core.sequencer.proposals import rule_of
 from duramen.errors import DuramenError
 from duramen.ids import EntryId, LedgerId, Member, NodeNumber
-from duramen.wire.envelope import Envelope, encode_envelope
+from duramen.wire.flexible.envelope import Envelope, encode_envelope
 from duramen_spark.restore.entries import NewEntry
 
 
