@@ -98,6 +98,7 @@ class FakeBookie:
             next=rest[0] if rest else None,
             entries=[(e, held[e]) for e in told if e not in unknown],
             unknown=[(EntryId(a), EntryId(b)) for a, b in group_ranges(unknown)],
+            mark=self.mark if asked.is_marked else None,
         )
 
     def pull(self, asked: calls.Pull, find: Callable[[Member], FakeBookie | None]) -> Any:
@@ -144,9 +145,11 @@ class FakeClient:
     async def take_inventory(
         self, source: calls.Source, asked: calls.Inventory, _timeout_us: int = 0
     ) -> calls.InventoryAnswer:
-        bookie = await self._reach(source, "inventory")
+        bookie = await self._reach(source, "mark" if asked.is_empty else "inventory")
         if isinstance(bookie, BookieStatus):
             return calls.InventoryAnswer(bookie)
+        if asked.is_marked and bookie.mark is None:
+            return calls.InventoryAnswer(BookieStatus.INVALID)
         _, parsed = calls.parse_inventory(calls.pack_inventory(source.member.incarnation, asked))
         answer = bookie.take_inventory(parsed)
         return calls.parse_inventory_answer(calls.pack_inventory_answer(answer))
@@ -172,10 +175,6 @@ class FakeClient:
             else ReadAnswer(BookieStatus.NO_ENTRY, NOTHING, NOTHING, False, [])
             for one in wanted
         ]
-
-    async def ask_mark(self, wanted: Member, _ledger_id: LedgerId) -> DamageMark | None:
-        bookie = await self._reach(calls.Source(wanted, ""), "mark")
-        return None if isinstance(bookie, BookieStatus) else bookie.mark
 
     async def close(self) -> None:
         self.is_closed = True
@@ -213,9 +212,7 @@ class Seat:
         link = MetadataLink(self.store, PATHS, SequencerId(name), f"http://{name}")
         client = FakeClient(world.bookies)
         rng = random.Random(5)
-        self.auditor = Auditor(
-            link, cast(BookieClient, client), world.roll, rng, pace, client.ask_mark
-        )
+        self.auditor = Auditor(link, cast(BookieClient, client), world.roll, rng, pace)
         fields = {"sequencer": name, "admin_url": f"http://{name}:1"}
         self.election = Election(self.store, PATHS.auditor, fields, self.auditor.on_leadership)
         self.operations = RepairOperations(self.auditor, self.election, rng)

@@ -1,8 +1,7 @@
 """The auditor beside a flexible segment: rows that go, rows that come, and what stops it.
 
-Bookies tell damage marks here, as they will. What one attempt decides is tested on its core
-(`tests/unit/test_flexible_repair.py`). Source: R26, docs/protocol/repair.md "Repair of a flexible
-segment (planned)".
+What one attempt decides is tested on its core (`tests/unit/test_flexible_repair.py`). Source: R26,
+docs/protocol/repair.md "Repair of a flexible segment".
 """
 
 from __future__ import annotations
@@ -139,6 +138,8 @@ def test_without_marks_nobody_is_taken_out_and_nothing_copied() -> None:
         seat = await world.seat()
         await seat.wait_rounds(2)
         await wait_for(lambda: seat.auditor.backlog.statistics()["failed"] > 0)
+        (task,) = seat.auditor.backlog.tasks.values()
+        assert task.reason == "c knows no damage marks: its version is too old"
         assert len((await world.flexible()).nodes) == 4
         assert all(bookie.pull_count == 0 for bookie in world.bookies.values())
         world.bookies["c"].mark = DamageMark(5)

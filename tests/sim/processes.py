@@ -185,7 +185,9 @@ class BookieNode(Node):
         self.replayed.clear()
         self._dies_in_commit = self._dies_in_upkeep = None
         self._dies_of = None
-        self._core = BookieCore(self.member.incarnation, identity_of=self._identity_of)
+        self._core = BookieCore(
+            self.member.incarnation, identity_of=self._identity_of, start_number=self.life
+        )
         self._storage = SimStorage(self, self._core)
         self._carried = None
         self._is_rolling = False

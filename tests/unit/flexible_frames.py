@@ -22,7 +22,20 @@ from duramen.wire.flexible.filtered_reads import (
     pack_filtered_reads,
     parse_filtered_reads,
 )
-from duramen.wire.repair_calls import Pull, PullMap, Source, pack_pull, parse_any_pull
+from duramen.wire.repair_calls import (
+    Inventory,
+    InventoryAnswer,
+    Pull,
+    PullMap,
+    Source,
+    mark_question,
+    pack_inventory,
+    pack_inventory_answer,
+    pack_pull,
+    parse_any_pull,
+    parse_inventory,
+    parse_inventory_answer,
+)
 
 LIFE = Incarnation("0123456789abcdef0123456789abcdef")
 LEDGER = LedgerId(7 << 32 | 3)
@@ -83,6 +96,14 @@ PULL = Pull(
     node_map=PullMap(NodeNumber(4), (NodeNumber(0), NodeNumber(4), NodeNumber(300))),
 )
 
+INVENTORY = Inventory(LEDGER, EntryId(4), EntryId(900), is_marked=True)
+INVENTORY_ANSWER = InventoryAnswer(
+    BookieStatus.OK, EntryId(8), EntryId(9), EntryId(10),
+    entries=((EntryId(4), 0xDEAD_BEEF), (EntryId(7), 7)),
+    unknown=((EntryId(5), EntryId(6)),),
+    mark=0xFEED_FACE_0000_0002,
+)  # fmt: skip
+
 FLEXIBLE_FRAMES = {
     "bookie-add-envelopes": (calls.pack_adds(LIFE, ADDS), calls.parse_any_adds, (LIFE, ADDS)),
     "bookie-read-filtered": (
@@ -90,6 +111,15 @@ FLEXIBLE_FRAMES = {
     ),
     "bookie-read-filtered-answer": (
         pack_filtered_answers(READ_ANSWERS), parse_filtered_answers, READ_ANSWERS,
+    ),
+    "bookie-inventory-marked": (
+        pack_inventory(LIFE, INVENTORY), parse_inventory, (LIFE, INVENTORY),
+    ),
+    "bookie-inventory-mark-alone": (
+        pack_inventory(LIFE, mark_question(LEDGER)), parse_inventory, (LIFE, mark_question(LEDGER)),
+    ),
+    "bookie-inventory-marked-answer": (
+        pack_inventory_answer(INVENTORY_ANSWER), parse_inventory_answer, INVENTORY_ANSWER,
     ),
     "bookie-pull-mapped": (pack_pull(LIFE, PULL), parse_any_pull, (LIFE, PULL)),
 }  # fmt: skip

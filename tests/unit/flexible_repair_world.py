@@ -4,7 +4,7 @@ Each repairer is a generator that stops wherever others may come between: before
 before each compare-and-set. Faults come at these points too: damage that is noticed, replaced
 disks, restarts that lose what was torn, bookies that leave, move, are full or come back, and trims.
 After every change of the map the world looks at what really lies on the disks. Source: R26,
-docs/protocol/repair.md "Repair of a flexible segment (planned)".
+docs/protocol/repair.md "Repair of a flexible segment".
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 `flexible_repair_world` looks after each change of the map at what lies on the disks. A mutant here
 breaks one sentence of the page that is marked †; some history has to show it. Source: R26,
-docs/protocol/repair.md "Repair of a flexible segment (planned)".
+docs/protocol/repair.md "Repair of a flexible segment".
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What repair of a flexible segment decides, piece by piece: findings, targets, losses, answers.
 
 Histories of whole attempts are in `test_flexible_repair`. Source: R26, docs/protocol/repair.md
-"Repair of a flexible segment (planned)".
+"Repair of a flexible segment".
 """
 
 from __future__ import annotations
@@ -268,6 +268,15 @@ def test_a_witness_that_does_not_answer_ends_the_attempt(world: RepairWorld) -> 
     attempt.on_holdings({m: Holdings() for m in _members(world) if m.bookie != "b2"})
     end = attempt.next_step()
     assert isinstance(end, AttemptEnd) and end.reason == "b2 did not answer"
+
+
+def test_who_knows_no_marks_is_no_witness_and_that_is_said(world: RepairWorld) -> None:
+    attempt = begin(world)
+    told = {m: DamageMark(0) for m in _members(world) if m.bookie not in ("b1", "b2")}
+    attempt.on_marks(told, world.now_us, [world.disks["b1"].member])
+    end = attempt.next_step()
+    assert isinstance(end, AttemptEnd) and end.evidence is None
+    assert end.reason == "b1 knows no damage marks: its version is too old"
 
 
 def test_with_nobody_to_take_a_copy_that_is_said() -> None:

@@ -359,8 +359,11 @@ def test_only_a_single_range_may_wait_and_not_for_ever() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["bookie-inventory-answer", "bookie-pull", "bookie-pull-answer", "bookie-pull-mapped"],
-)
+    [
+        "bookie-inventory-answer", "bookie-inventory-marked-answer", "bookie-pull",
+        "bookie-pull-answer", "bookie-pull-mapped",
+    ],
+)  # fmt: skip
 def test_a_flipped_bit_in_what_repair_decides_on_is_noticed(name: str) -> None:
     spelt, parse, _ = FRAMES[name]
     for at in range(HEADER_BYTES, len(spelt)):
@@ -368,6 +371,19 @@ def test_a_flipped_bit_in_what_repair_decides_on_is_noticed(name: str) -> None:
         damaged[at] ^= 1
         with pytest.raises(FrameError):
             parse(bytes(damaged))
+
+
+@pytest.mark.parametrize(
+    "inventory",
+    [
+        Inventory(LEDGER, EntryId(0), NOTHING),
+        Inventory(LEDGER, EntryId(4), NOTHING, is_marked=True),
+        Inventory(LEDGER, EntryId(4), EntryId(3), is_marked=True),
+    ],
+)
+def test_an_inventory_of_nothing_asks_for_the_mark_alone(inventory: Inventory) -> None:
+    with pytest.raises(FrameError, match="a range goes"):
+        repair_calls.parse_inventory(repair_calls.pack_inventory(LIFE, inventory))
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
@@ -331,7 +332,9 @@ class BookieService:
         def identity_of(ledger_id: LedgerId, entry_id: EntryId) -> int | None:
             return storage.entry_log.identity_of(ledger_id, entry_id)
 
-        core = BookieCore(cookie.incarnation, identity_of=identity_of)
+        core = BookieCore(
+            cookie.incarnation, identity_of=identity_of, start_number=secrets.randbits(32)
+        )
         storage = Storage(
             layout,
             PosixFileSystem(),

@@ -22,6 +22,7 @@ from duramen.runtime.http_client import (
     NoAnswerError,
     OverloadedError,
     PeerClient,
+    RefusedError,
     UnreachableError,
 )
 from duramen.units import SECOND
@@ -107,9 +108,13 @@ class BookieClient:
     async def take_inventory(
         self, source: Source, inventory: Inventory, timeout_us: int = INVENTORY_TIMEOUT_US
     ) -> InventoryAnswer:
-        """What the bookie holds of a range, up to before `next`; statuses as `read`."""
+        """What the bookie holds of a range, up to before `next`; statuses as `read`.
+
+        INVALID: it was asked for its damage mark, and knows none.
+        """
         body = pack_inventory(source.member.incarnation, inventory)
-        answer = await self._call(source, INVENTORY_PATH, body, timeout_us)
+        refused = BookieStatus.INVALID if inventory.is_marked else BookieStatus.TIMEOUT
+        answer = await self._call(source, INVENTORY_PATH, body, timeout_us, refused=refused)
         if isinstance(answer, BookieStatus):
             return InventoryAnswer(answer)
         try:
@@ -131,7 +136,13 @@ class BookieClient:
             return PullAnswer(BookieStatus.UNKNOWN)
 
     async def _call(
-        self, source: Source, path: str, body: bytes, timeout_us: int
+        self,
+        source: Source,
+        path: str,
+        body: bytes,
+        timeout_us: int,
+        *,
+        refused: BookieStatus = BookieStatus.TIMEOUT,
     ) -> bytes | BookieStatus:
         deadline_us = _clock_us() + timeout_us
         while True:
@@ -144,6 +155,8 @@ class BookieClient:
                 if _clock_us() + error.retry_after_us >= deadline_us:
                     return BookieStatus.OVERLOADED
                 await asyncio.sleep(error.retry_after_us / SECOND)
+            except RefusedError:
+                return refused
             except NoAnswerError:
                 return BookieStatus.TIMEOUT
 

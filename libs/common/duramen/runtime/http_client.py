@@ -51,6 +51,10 @@ class NoAnswerError(PeerError):
     """No answer: the request may have been processed."""
 
 
+class RefusedError(NoAnswerError):
+    """The peer does not understand what it was sent, and did nothing: 400."""
+
+
 class OverloadedError(NoAnswerError):
     """The peer is there and has no room: nothing was done.
 
@@ -206,6 +210,8 @@ class PeerClient:
 def _refusal(response: BaseResponse, url: str) -> NoAnswerError:
     """What an answer that is no success says about the request."""
     text = f"{url}: HTTP {response.status}"
+    if response.status == 400:
+        return RefusedError(text)
     advice = response.get_header(RETRY_AFTER_HEADER) if response.status == 503 else None
     if advice is None or not advice.isdecimal():
         return NoAnswerError(text)

@@ -39,11 +39,11 @@ from duramen.limits import (
     PULL_SOURCE_COUNT_MAX,
 )
 from duramen.wire.flexible.read_filter import read_numbers
-from duramen.wire.frame import FrameError, frame_version, pack_frame, parse_frame
+from duramen.wire.frame import VERSION, FrameError, frame_version, pack_frame, parse_frame
 
-# inventory  row  ledger u64, first u32, last u32
+# inventory  row  ledger u64, first u32, last u32 (of version 2 0 and "nothing": no range)
 #            row  status u8, 0 u8, 0 u16, LAC u32, highest entry u32, next u32, entries u32,
-#                 unknown ranges u32, CRC32C of the payload u32
+#                 unknown ranges u32, CRC32C of the payload u32, of version 2: damage mark u64
 #                 payload: entries × (entry u32, identity u32), ranges × (first u32, last u32)
 # pull       row  ledger u64, LAC u32, most bytes u32, ranges u32, CRC32C of the payload u32
 #                 payload: ranges × (first u32, last u32), then the sources as JSON
@@ -56,6 +56,7 @@ from duramen.wire.frame import FrameError, frame_version, pack_frame, parse_fram
 
 _INVENTORY = struct.Struct("<QII")
 _INVENTORY_ANSWER = struct.Struct("<BBHIIIIII")
+_INVENTORY_ANSWER_V2 = struct.Struct("<BBHIIIIIIQ")
 _PULL = struct.Struct("<QIIII")
 _PULL_V3 = struct.Struct("<QIIIIHH")
 _PULL_ANSWER = struct.Struct("<BBHIIQII")
@@ -65,17 +66,32 @@ _RESULT = struct.Struct("<III")
 INVENTORY_PATH: Final = "/b/inventory"
 PULL_PATH: Final = "/b/pull"
 
+INVENTORY_VERSION_MARKED: Final = 2
 PULL_VERSION_MAPPED: Final = 3
 
 _TEXT_LENGTH_MAX: Final = 512
 
 
 class Inventory(NamedTuple):
-    """Entries `first` … `last` of a ledger, both inclusive: which do you hold, unharmed?"""
+    """Entries `first` … `last` of a ledger, both inclusive: which do you hold, unharmed?
+
+    `is_marked`: tell the damage mark too (version 2); with it the range may be empty, 0 … NOTHING.
+    """
 
     ledger_id: LedgerId
     first: EntryId
     last: EntryId
+    is_marked: bool = False
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is to be read."""
+        return self.last < self.first
+
+
+def mark_question(ledger_id: LedgerId) -> Inventory:
+    """Ask for the damage mark of a ledger alone."""
+    return Inventory(ledger_id, EntryId(0), NOTHING, is_marked=True)
 
 
 class InventoryAnswer(NamedTuple):
@@ -84,7 +100,8 @@ class InventoryAnswer(NamedTuple):
     `entries`: (entry id, identity CRC) of those whose bytes are good, ascending. `unknown`: closed
     ranges that the bookie cannot vouch for: damage, or doubt whether it ever had them (R15). What
     is in neither is absent by the right incarnation's word. `next`: where to ask again; None: all
-    was answered. `status` is OK, or says why nothing was looked at.
+    was answered. `status` is OK, or says why nothing was looked at. `mark`: the damage mark of the
+    ledger before the first byte was read, for who asked; None: not asked, or not told.
     """
 
     status: BookieStatus
@@ -93,6 +110,7 @@ class InventoryAnswer(NamedTuple):
     next: EntryId | None = None
     entries: Sequence[tuple[EntryId, int]] = ()
     unknown: Sequence[tuple[EntryId, EntryId]] = ()
+    mark: int | None = None
 
 
 class Source(NamedTuple):
@@ -167,29 +185,41 @@ class PullAnswer(NamedTuple):
 
 def pack_inventory(incarnation: Incarnation, inventory: Inventory) -> bytes:
     """Encode an inventory request."""
-    return pack_frame(b"DIVQ", _INVENTORY, [inventory], incarnation=incarnation)
+    ledger_id, first, last, is_marked = inventory
+    row = (ledger_id, first, _encode(last))
+    version = INVENTORY_VERSION_MARKED if is_marked else VERSION
+    return pack_frame(b"DIVQ", _INVENTORY, [row], incarnation=incarnation, version=version)
 
 
 def parse_inventory(data: bytes) -> tuple[Incarnation, Inventory]:
     """Read an inventory request.
 
     Raises:
-        FrameError: no such frame, or no range.
+        FrameError: no such frame, or no range where one has to be.
     """
-    frame = parse_frame(data, b"DIVQ", _INVENTORY)
-    inventory = Inventory(*_only_row(frame.rows))
-    _check_ranges([(inventory.first, inventory.last)])
-    return frame.incarnation, inventory
+    is_marked = frame_version(data) == INVENTORY_VERSION_MARKED
+    version = INVENTORY_VERSION_MARKED if is_marked else VERSION
+    frame = parse_frame(data, b"DIVQ", _INVENTORY, version=version)
+    ledger_id, first, last = _only_row(frame.rows)
+    if is_marked and (first, last) == (0, WIRE_NOTHING):
+        return frame.incarnation, mark_question(ledger_id)
+    _check_ranges([(first, last)])
+    return frame.incarnation, Inventory(ledger_id, first, last, is_marked)
 
 
 def pack_inventory_answer(answer: InventoryAnswer) -> bytes:
-    """Encode an inventory answer."""
+    """Encode an inventory answer; with a mark it is version 2."""
     payload = b"".join([_PAIR.pack(*pair) for pair in (*answer.entries, *answer.unknown)])
     row = (
         answer.status, 0, 0, _encode(answer.lac), _encode(answer.highest), _encode(answer.next),
         len(answer.entries), len(answer.unknown), google_crc32c.value(payload),
     )  # fmt: skip
-    return pack_frame(b"DIVR", _INVENTORY_ANSWER, [row], [payload])
+    if answer.mark is None:
+        return pack_frame(b"DIVR", _INVENTORY_ANSWER, [row], [payload])
+    return pack_frame(
+        b"DIVR", _INVENTORY_ANSWER_V2, [(*row, answer.mark)], [payload],
+        version=INVENTORY_VERSION_MARKED,
+    )  # fmt: skip
 
 
 def parse_inventory_answer(data: bytes) -> InventoryAnswer:
@@ -198,8 +228,15 @@ def parse_inventory_answer(data: bytes) -> InventoryAnswer:
     Raises:
         FrameError: no such frame, or its payload is damaged.
     """
-    frame = parse_frame(data, b"DIVR", _INVENTORY_ANSWER)
-    status, _, _, lac, highest, following, entry_count, range_count, crc = _only_row(frame.rows)
+    mark = None
+    if frame_version(data) == INVENTORY_VERSION_MARKED:
+        version = INVENTORY_VERSION_MARKED
+        frame = parse_frame(data, b"DIVR", _INVENTORY_ANSWER_V2, version=version)
+        *row, mark = _only_row(frame.rows)
+    else:
+        frame = parse_frame(data, b"DIVR", _INVENTORY_ANSWER)
+        row = [*_only_row(frame.rows)]
+    status, _, _, lac, highest, following, entry_count, range_count, crc = row
     payload = _checked(frame.payload, crc)
     if entry_count > INVENTORY_ROW_COUNT_MAX or range_count > INVENTORY_ROW_COUNT_MAX:
         raise FrameError(f"an inventory has {INVENTORY_ROW_COUNT_MAX} rows at most")
@@ -211,7 +248,7 @@ def parse_inventory_answer(data: bytes) -> InventoryAnswer:
         raise FrameError("an inventory's entries rise")
     _check_ranges(unknown)
     return InventoryAnswer(
-        _status(status), _read(lac), _read(highest), _read_next(following), entries, unknown
+        _status(status), _read(lac), _read(highest), _read_next(following), entries, unknown, mark
     )
 
 

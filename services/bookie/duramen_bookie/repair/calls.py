@@ -117,6 +117,8 @@ class RepairCalls:
         incarnation, wanted = parse_inventory(body)
         if incarnation != self._incarnation:
             return pack_inventory_answer(InventoryAnswer(BookieStatus.WRONG_INCARNATION))
+        if wanted.is_empty:  # it reads nothing, so it waits for nobody: a mark that is old is none
+            return pack_inventory_answer(await self._inventories.take(wanted))
 
         async def take() -> bytes:
             answer = await self._inventories.take(wanted)

@@ -5,7 +5,7 @@ checksums match. Damage that it meets is reported as the scrub reports it (UNKNO
 the repair queue). It reads piece by piece in a thread, each charged to the pace of repair.
 
 Not here: who may ask (`calls`), what follows from it (`core.repair`). Called by `calls`.
-Source: R9, R15, R21, docs/protocol/repair.md.
+Source: R9, R15, R21, R26, docs/protocol/repair.md.
 """
 
 from __future__ import annotations
@@ -52,9 +52,13 @@ class InventoryTaker:
     async def take(self, wanted: Inventory) -> InventoryAnswer:
         """Read what is held of a range, from its first entry on, as far as one call goes."""
         core = self._storage.core
-        ledger_id, first, last = wanted
+        ledger_id, first, last, is_marked = wanted
         if not core.is_alive(ledger_id):
             return InventoryAnswer(BookieStatus.GONE)
+        # As it is before the first byte is read: what is lost from here on makes it another one.
+        mark = core.damage_mark_of(ledger_id) if is_marked else None
+        if wanted.is_empty:
+            return InventoryAnswer(BookieStatus.OK, *core.marks_of(ledger_id), mark=mark)
         good: list[tuple[EntryId, int]] = []
         bad: list[EntryId] = []
         following = await self._verify(ledger_id, core.list_held(ledger_id, first, last), good, bad)
@@ -72,7 +76,7 @@ class InventoryTaker:
         if not core.is_alive(ledger_id):
             return InventoryAnswer(BookieStatus.GONE)
         lac, highest = core.marks_of(ledger_id)
-        return InventoryAnswer(BookieStatus.OK, lac, highest, following, good, ranges)
+        return InventoryAnswer(BookieStatus.OK, lac, highest, following, good, ranges, mark)
 
     def statistics(self) -> dict[str, int]:
         """Since the start."""

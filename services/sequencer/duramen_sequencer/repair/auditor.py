@@ -31,7 +31,7 @@ from duramen_sequencer.repair.commits import Commits
 from duramen_sequencer.repair.copying import Copier
 from duramen_sequencer.repair.duties import Drains
 from duramen_sequencer.repair.flexible.attempts import FlexibleRepair
-from duramen_sequencer.repair.flexible.calls import AskMark, AttemptCalls, ask_nobody
+from duramen_sequencer.repair.flexible.calls import AttemptCalls
 from duramen_sequencer.repair.flexible.losses import LossRecorder
 from duramen_sequencer.repair.readings import Readings, UnreadError
 from duramen_sequencer.repair.rebalancing import Rebalancing
@@ -66,17 +66,15 @@ class Auditor:
     Args:
         client: calls to bookies; closed by `stop`.
         ask_roll: asks the owner of a log to end its segment.
-        ask_mark: asks a bookie for its damage mark.
     """
 
-    def __init__(  # noqa: PLR0917 - what an auditor is made of
+    def __init__(
         self,
         link: MetadataLink,
         client: BookieClient,
         ask_roll: AskRoll,
         rng: random.Random,
         pace: AuditPace = AuditPace(),
-        ask_mark: AskMark = ask_nobody,
     ) -> None:
         self._pace = pace
         self._client = client
@@ -98,7 +96,7 @@ class Auditor:
         self.backlog = Backlog()
         self._rounds = Rounds(self.readings, self.backlog, self.commits)
         self.rebalancing = Rebalancing(link.store, link.paths, self.commits, self.backlog)
-        calls = AttemptCalls(self.copier, self.backlog, ask_mark)
+        calls = AttemptCalls(self.copier, self.backlog)
         losses = LossRecorder(client, self.copier, self.commits)
         flexible = FlexibleRepair(
             self.readings, self.commits, calls, losses, lambda: link.store.session_id

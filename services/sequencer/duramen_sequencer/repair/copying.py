@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from duramen.client.bookie_client import BookieClient
+from duramen.core.flexible.repair.evidence import DamageMark
 from duramen.core.repair.audit import Stretch
 from duramen.core.repair.cluster_view import ClusterView
 from duramen.core.repair.copies import (
@@ -36,7 +37,7 @@ from duramen.limits import (
     REPAIR_CALL_TIMEOUT_US,
     REPAIR_PIECE_ENTRY_COUNT,
 )
-from duramen.wire.repair_calls import Inventory, Pull, PullMap, Source
+from duramen.wire.repair_calls import Inventory, Pull, PullMap, Source, mark_question
 
 _CALLS_WITHOUT_GAIN_MAX: Final = 3
 """Answers of one bookie in a row that do not get further: then it counts as silent."""
@@ -69,7 +70,8 @@ class Copier:
         self._client = client
         self._piece_entry_count = piece_entry_count
         self._counts = dict.fromkeys(
-            ("inventories", "pulls", "entries_compared", "entries_copied", "bytes_copied"), 0
+            ("marks", "inventories", "pulls", "entries_compared", "entries_copied", "bytes_copied"),
+            0,
         )
 
     def statistics(self) -> dict[str, int]:
@@ -194,6 +196,21 @@ class Copier:
                 return None
             first = answer.next if answer.next is None or answer.next <= piece.last else None
         return held
+
+    async def ask_mark(
+        self, ledger_id: LedgerId, member: Member, view: ClusterView
+    ) -> DamageMark | BookieStatus:
+        """The damage mark of a ledger at one member, or why it did not tell one."""
+        source = _source_of(member, view)
+        if source is None:
+            return BookieStatus.UNREACHABLE
+        self._counts["marks"] += 1
+        answer = await self._client.take_inventory(
+            source, mark_question(ledger_id), REPAIR_CALL_TIMEOUT_US
+        )
+        if answer.status is not BookieStatus.OK:
+            return answer.status
+        return BookieStatus.UNKNOWN if answer.mark is None else DamageMark(answer.mark)
 
     async def pull(  # noqa: PLR0917 - one call, spelled out
         self,

@@ -79,6 +79,7 @@ class BookieCore(LedgerReads):
         identity_of: the identity checksum of a settled entry, from the entry log's index; None if
             that cannot be read. Called while an add is judged, so it may not call back; whoever
             finds damage there reports it afterwards with `on_unreadable`.
+        start_number: as `LedgerBook` has it.
 
     Invariants (checked by `validate`):
      1 a log's pending seal is never below its durable one, and if above, its record is in flight.
@@ -96,9 +97,13 @@ class BookieCore(LedgerReads):
     """
 
     def __init__(
-        self, incarnation: Incarnation, *, identity_of: IdentityOf = _find_no_identity
+        self,
+        incarnation: Incarnation,
+        *,
+        identity_of: IdentityOf = _find_no_identity,
+        start_number: int = 0,
     ) -> None:
-        super().__init__()
+        super().__init__(start_number)
         self.incarnation = incarnation
         self._identity_of = identity_of
         self._space = SpaceLevel.WRITABLE

@@ -339,7 +339,9 @@ class LedgerState:
      4 no entry is two of hot, settled and unknown, and none is pending that is hot or settled.
     """
 
-    __slots__ = ("highest", "is_doubtful", "lac", "pending", "settled", "stored", "unknown")
+    __slots__ = (
+        "highest", "is_doubtful", "lac", "loss_count", "pending", "settled", "stored", "unknown",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.lac: EntryId = NOTHING
@@ -354,6 +356,8 @@ class LedgerState:
         """Entries that were durable here and cannot be read: UNKNOWN until they are added again."""
         self.is_doubtful = False
         """Damage may have held any entry or LAC of this ledger: no absence is vouched for."""
+        self.loss_count = 0
+        """How often an entry that could be read was lost since the start; told, not kept (R26)."""
 
     @property
     def entry_count(self) -> int:
@@ -442,6 +446,7 @@ class LedgerState:
         else:
             return 0
         self.unknown = _with(self.unknown, entry_id)
+        self.loss_count += 1
         return 1
 
     def purge_beyond(self, last_entry: EntryId) -> list[EntryId]:

@@ -37,6 +37,9 @@ _NO_LOG: Final = BookieLogState()
 class LedgerBook:
     """The durable knowledge of one bookie incarnation.
 
+    Args:
+        start_number: of 32 bits, drawn anew at each start: the high half of every damage mark.
+
     Invariants (checked by `validate`; their numbers go on in `BookieCore`):
      3 a ledger's highest entry is at or above everything hot, settled or unknown.
      4 no entry is two of hot, settled and unknown, none is pending that is hot or settled.
@@ -46,7 +49,8 @@ class LedgerBook:
     12 no seal is further above the epochs that metadata has shown than it may be without.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, start_number: int = 0) -> None:
+        self._start_number = start_number
         self._logs: dict[LogId, BookieLogState] = {}
         self._is_everything_doubtful = False
         self._doubt_until = 0
@@ -270,6 +274,14 @@ class LedgerBook:
         """LAC and highest entry of a ledger."""
         ledger = self._find_ledger(ledger_id)
         return ledger.lac, ledger.highest
+
+    def damage_mark_of(self, ledger_id: LedgerId) -> int:
+        """Another number, of 64 bits, when something of a ledger that was here is not any more.
+
+        A start is another one too: what is lost then was counted by nobody (R26).
+        """
+        lost_count = self._find_ledger(ledger_id).loss_count
+        return self._start_number << 32 | lost_count & 0xFFFF_FFFF
 
     def list_ledgers_of(self, log_id: LogId) -> list[LedgerId]:
         """Every known ledger of a log, ascending."""

@@ -61,8 +61,8 @@ class LedgerReads(LedgerBook):
      7 no waiter waits for what is there, or for a ledger that was dropped.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, start_number: int = 0) -> None:
+        super().__init__(start_number)
         self.outbox: list[Effect] = []
         self._waiters: dict[RequestId, _Waiter] = {}
         self._waiters_of: dict[LedgerId, dict[RequestId, _Waiter]] = {}

@@ -5,7 +5,7 @@ and after evidence the changes: places, proved, rows that go. Before a change wh
 old the witnesses are asked again. Whatever is cut off in between is found by the next audit.
 
 Not here: which segments, and what becomes of the task (`worker`). Called by `worker`. Source: R26,
-docs/protocol/repair.md "Repair of a flexible segment (planned)".
+docs/protocol/repair.md "Repair of a flexible segment".
 """
 
 from __future__ import annotations
@@ -140,8 +140,8 @@ class FlexibleRepair:
             match step := attempt.next_step():
                 case MarkQuestion():
                     asked_us = now_us()
-                    marks = await self._calls.ask_marks(ledger_id, step.rows)
-                    attempt.on_marks(marks, asked_us)
+                    marks = await self._calls.ask_marks(ledger_id, step.rows, view)
+                    attempt.on_marks(marks.told, asked_us, marks.unaware)
                 case HoldingsQuestion():
                     attempt.on_holdings(await self._calls.ask_holdings(ledger_id, step, view))
                 case CopyOrders():

@@ -1,17 +1,16 @@
 """What an attempt at repairing a flexible segment asks of bookies, through their data ports.
 
 Holdings and copies are those of striped segments (`copying`); copies carry the map, so that they
-get envelopes. Marks have no call yet: as long as no bookie tells any, no attempt comes to evidence,
-and nothing is taken out.
+get envelopes. Marks are asked of the bookies themselves, by a call that reads nothing.
 
-Called by `attempts`. Source: docs/protocol/repair.md "Repair of a flexible segment (planned)".
+Called by `attempts`. Source: docs/protocol/repair.md "Repair of a flexible segment".
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final, NamedTuple
 
 from duramen.core.flexible.nodeset import NodesetRow
 from duramen.core.flexible.repair.attempt import CopyOrder, CopyOrders, HoldingsQuestion
@@ -19,6 +18,7 @@ from duramen.core.flexible.repair.evidence import DamageMark
 from duramen.core.repair.cluster_view import ClusterView
 from duramen.core.repair.copies import Holdings
 from duramen.core.repair.tasks import Backlog
+from duramen.core.status import BookieStatus
 from duramen.ids import LedgerId, Member, NodeNumber
 from duramen.limits import PULL_SOURCE_COUNT_MAX
 from duramen.units import MS, SECOND
@@ -28,14 +28,12 @@ from duramen_sequencer.repair.copying import Copier, OnBytes
 _BUSY_PAUSE_US: Final = 250 * MS
 """Until a bookie that copies for others is looked at again."""
 
-AskMark = Callable[[Member, LedgerId], Awaitable[DamageMark | None]]
-"""The damage mark of a bookie in one life of its disks; None: it did not tell."""
 
+class MarkAnswers(NamedTuple):
+    """Who told a damage mark, and who is there and knows none: its version is too old."""
 
-async def ask_nobody(member: Member, ledger_id: LedgerId) -> DamageMark | None:
-    """Bookies tell no marks yet."""
-    del member, ledger_id
-    return None
+    told: Mapping[Member, DamageMark]
+    unaware: Collection[Member]
 
 
 class AttemptCalls:
@@ -45,19 +43,22 @@ class AttemptCalls:
         backlog: bounds the copies that a bookie makes at once, of striped segments too.
     """
 
-    def __init__(self, copier: Copier, backlog: Backlog, ask_mark: AskMark) -> None:
+    def __init__(self, copier: Copier, backlog: Backlog) -> None:
         self._copier = copier
         self._backlog = backlog
-        self._ask_mark = ask_mark
 
     async def ask_marks(
-        self, ledger_id: LedgerId, rows: Sequence[NodesetRow]
-    ) -> dict[Member, DamageMark]:
-        """The marks of those who told one."""
+        self, ledger_id: LedgerId, rows: Sequence[NodesetRow], view: ClusterView
+    ) -> MarkAnswers:
+        """Ask all at once."""
         members = [row.member for row in rows]
-        marks = await asyncio.gather(*(self._ask_mark(member, ledger_id) for member in members))
-        pairs = zip(members, marks, strict=True)
-        return {member: mark for member, mark in pairs if mark is not None}
+        answers = await asyncio.gather(
+            *(self._copier.ask_mark(ledger_id, member, view) for member in members)
+        )
+        pairs = list(zip(members, answers, strict=True))
+        told = {member: mark for member, mark in pairs if not isinstance(mark, BookieStatus)}
+        unaware = [member for member, answer in pairs if answer is BookieStatus.INVALID]
+        return MarkAnswers(told, unaware)
 
     async def ask_holdings(
         self, ledger_id: LedgerId, question: HoldingsQuestion, view: ClusterView

@@ -4,7 +4,7 @@ Every try reads both nodes after a sync and judges anew. A change that rests on 
 only while its marks are fresh, and in the session in which the attempt began: whoever slept longer
 asks again, or is somebody whom the metadata store does not know any more.
 
-Called by `attempts`. Source: docs/protocol/repair.md "Repair of a flexible segment (planned)".
+Called by `attempts`. Source: docs/protocol/repair.md "Repair of a flexible segment".
 """
 
 from __future__ import annotations

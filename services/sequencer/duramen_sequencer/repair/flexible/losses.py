@@ -4,7 +4,7 @@ Before a loss stands in the segment's node every bookie that is there is asked, 
 who was taken out keeps its copies, and is added again if it has one. Then the entries around all
 holes and losses tell how many records are missing, and one change records both (R15).
 
-Called by `attempts`. Source: docs/protocol/repair.md "Repair of a flexible segment (planned)".
+Called by `attempts`. Source: docs/protocol/repair.md "Repair of a flexible segment".
 """
 
 from __future__ import annotations

@@ -10,8 +10,7 @@ answer ends the attempt; flaws do not, so that what can be copied is. Invariants
  2 evidence comes without flaws, from witnesses whose marks stayed.
  3 at most `node` bookies are added, and no one who failed is a target again.
 Sans-IO: `next_step` says what to do, `on_…` what came of it. Not here: calls, compare-and-set.
-Called by whoever repairs. Source: R26, docs/protocol/repair.md "Repair of a flexible segment
-(planned)".
+Called by whoever repairs. Source: R26, docs/protocol/repair.md "Repair of a flexible segment".
 """
 
 from __future__ import annotations
@@ -182,17 +181,26 @@ class RepairAttempt:
 
     # --- What came of it -------------------------------------------------------------------------
 
-    def on_marks(self, marks: Mapping[Member, DamageMark], asked_us: int) -> None:
+    def on_marks(
+        self,
+        marks: Mapping[Member, DamageMark],
+        asked_us: int,
+        unaware: Collection[Member] = (),
+    ) -> None:
         """Nodes told their marks; who is not in it did not, or has another incarnation by now.
 
         Args:
             asked_us: when they were asked, and not when they answered.
+            unaware: who answered, and knows no marks.
         """
         told = {row.number: marks[row.member] for row in self.segment.nodes if row.member in marks}
         silent = [row for row in self._map.witnesses if row.number not in told | self._marks.keys()]
         if self.state is AttemptState.MARK_AGAIN:
             silent = [row for row in self._map.witnesses if row.number not in told]
-        if silent:
+        old = [row for row in silent if row.member in unaware]
+        if old:
+            self._give_up(f"{_list(old)} knows no damage marks: its version is too old")
+        elif silent:
             self._give_up(f"{_list(silent)} did not answer")
         elif not self.segment.nodes:
             self._give_up("nobody is in the map")

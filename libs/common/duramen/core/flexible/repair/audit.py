@@ -6,7 +6,7 @@ another nodeset or ends what a lost node was written before it was lost; a segme
 left to who recovers it. A segment of which nothing is needed any more names nobody.
 
 Pure; nothing is kept. Called by the auditor for each live segment. Source: R9, R21, R26,
-docs/protocol/repair.md "Repair of a flexible segment (planned)".
+docs/protocol/repair.md "Repair of a flexible segment".
 """
 
 from __future__ import annotations

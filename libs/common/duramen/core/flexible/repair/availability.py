@@ -7,7 +7,7 @@ satisfy RP: then some entry may lie there alone. The same of N(e) says whether a
 a cover (R23), and of the others whether a wave would find a copyset.
 
 Pure. Called for disruptions. Source: R23, R26, docs/protocol/repair.md "Repair of a flexible
-segment (planned)".
+segment".
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ the same nodes hold, and of which the same nodes are unsure, are one group: they
 An entry that nobody holds, or of which two identities are there, cannot be copied.
 
 Pure. Not here: who shall hold more (`targets`). Called by `attempt`. Source: R15, R26,
-docs/protocol/repair.md "Repair of a flexible segment (planned)".
+docs/protocol/repair.md "Repair of a flexible segment".
 """
 
 from __future__ import annotations

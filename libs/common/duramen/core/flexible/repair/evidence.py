@@ -6,7 +6,7 @@ question. It says nothing of the other rows, so these may go. It counts for the 
 found with, told by `nodeset_version`, as the changes that it allows move that on, and for a moment.
 
 Pure. Not here: reading both nodes after a sync, compare-and-set, the session (drivers). Called by
-whoever repairs. Source: R26, docs/protocol/repair.md "Repair of a flexible segment (planned)".
+whoever repairs. Source: R26, docs/protocol/repair.md "Repair of a flexible segment".
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ vouch that it does not have it. A row that came after the question was asked was
 be that of a bookie with old copies: so the change binds the rows, and not only `nodeset_version`.
 
 Pure. Not here: asking those that are in no row, which may have kept a copy (drivers). Called by
-whoever repairs. Source: R15, docs/protocol/repair.md "Repair of a flexible segment (planned)".
+whoever repairs. Source: R15, docs/protocol/repair.md "Repair of a flexible segment".
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ witnesses: what they hold counts, and nothing else. Whether nodes satisfy RP is 
 bookies are now, since that is what fails together; the map gets these places before a row goes.
 
 Pure; one view, one version of the segment. Called by `attempt`. Source: R26,
-docs/protocol/repair.md "Repair of a flexible segment (planned)".
+docs/protocol/repair.md "Repair of a flexible segment".
 """
 
 from __future__ import annotations

@@ -5,8 +5,7 @@ mends them, then the taker of a rebalance, then by a weighted draw, from ledger,
 bookie. Only where the witnesses that take new data are not enough, whatever became of earlier
 copies to them, a bookie is added: else each failure would make the map grow.
 
-Pure. Called by `attempt`. Source: R26, docs/protocol/repair.md "Repair of a flexible segment
-(planned)".
+Pure. Called by `attempt`. Source: R26, docs/protocol/repair.md "Repair of a flexible segment".
 """
 
 from __future__ import annotations
