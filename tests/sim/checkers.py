@@ -17,6 +17,7 @@ from __future__ import annotations
 import random
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from duramen.core.flexible.repair.evidence import EntryRange
 from duramen.core.flexible.segment import AnySegment, FlexibleSegment
 from duramen.core.log_node import LogNode
 from duramen.core.placement import Candidate, PlacementRule, satisfies
@@ -44,6 +45,7 @@ from tests.sim.delivery_record import Delivery, DeliveryRecord
 from tests.sim.life_record import LifeRecord
 from tests.sim.log_record import LogRecord, TailQuestion, key_of
 from tests.sim.repair.copy_record import CopyRecord
+from tests.sim.repair.map_record import MapRecord
 from tests.sim.segment_record import (
     CODES,
     Holes,
@@ -88,6 +90,7 @@ class Checkers:
         self._archive = ArchiveRecord(self._tally, clock_skew_us)
         self._bits: dict[Member, int] = {}
         self._copies = CopyRecord(self._tally, locations, rules, self._bit)
+        self._maps = MapRecord(self._tally, self._bit)
         self._lost = 0
         self._reader_lacs: dict[tuple[int, LedgerId], EntryId] = {}
         self._highest_lacs: dict[LedgerId, EntryId] = {}
@@ -288,7 +291,7 @@ class Checkers:
         what = "entry", highest, "is acknowledged, and a new ensemble begins at", first, segment
         self._tally.check("D2", highest < first, *what)
 
-    # --- repair: R21, D2, P1 ---------------------------------------------------------------------
+    # --- repair: R21, R26, D2, P1 ----------------------------------------------------------------
 
     def on_disk_gone(self, member: Member) -> None:
         """An incarnation's disk is lost at this instant; `on_lost` follows when that counts."""
@@ -301,13 +304,26 @@ class Checkers:
         record = self._segment_record(after.log_id)
         self._copies.on_changed(before, after, record, first, is_quiet=is_quiet)
 
-    def on_loss_recorded(self, segment: Segment, *, is_possible: bool) -> None:
+    def on_map_changed(
+        self, before: FlexibleSegment, after: FlexibleSegment, needed: Sequence[EntryRange]
+    ) -> None:
+        """The node of a flexible segment was replaced: as `MapRecord.on_changed`."""
+        ledger = self._segment_record(after.log_id).ledger(after.epoch)
+        self._maps.on_changed(before, after, ledger, needed, self._lost)
+
+    def on_loss_recorded(self, segment: AnySegment, *, is_possible: bool) -> None:
         """Entries were noted as lost for ever; D1: only where more disks were lost than may be."""
         self._tally.check("D1", is_possible, "entries", segment.lost, "are called lost in", segment)
 
-    def on_drained(self, member: Member, live: Iterable[tuple[Segment, Stretch]]) -> None:
-        """The metadata says of a bookie that it may go; `live`: what may still be read."""
+    def on_drained(
+        self,
+        member: Member,
+        live: Iterable[tuple[Segment, Stretch]],
+        maps: Iterable[FlexibleSegment] = (),
+    ) -> None:
+        """The metadata says of a bookie that it may go; `live`, `maps`: what may still be read."""
         self._copies.on_drained(member, live, self._segment_record)
+        self._maps.on_drained(member, maps)
 
     # --- segments: E1, C1, G1 --------------------------------------------------------------------
 

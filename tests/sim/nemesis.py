@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import Final, NamedTuple
 
-from duramen.core.segment import Segment
+from duramen.core.flexible.segment import AnySegment
 from duramen.ids import LedgerId, LogId, Member
 from duramen.units import MS, SECOND
 from tests.sim.asked_zombie import AskedZombie
@@ -76,7 +76,7 @@ class Nemesis:
         store: Store,
         bookies: dict[str, BookieNode],
         sequencers: dict[str, SequencerNode],
-        segments: Mapping[LedgerId, Segment],
+        segments: Mapping[LedgerId, AnySegment],
         on_gone: Callable[[Member], None],
         on_lost: Callable[[Member], None],
         on_pulled: Callable[[int, LedgerId], None],

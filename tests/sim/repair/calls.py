@@ -16,6 +16,8 @@ from duramen.ids import NOTHING
 from duramen.limits import READ_TIMEOUT_US
 from duramen.units import SECOND
 from duramen.wire.bookie_calls import ReadAnswer, ReadRange, verify_read
+from duramen.wire.flexible.filtered_answers import FilteredAnswer, verify_filtered
+from duramen.wire.flexible.filtered_reads import READ_VERSION_FILTERED, FilteredRange
 from duramen.wire.repair_calls import Inventory, InventoryAnswer, Pull, PullAnswer, Source
 from tests.sim.network import Network
 from tests.sim.node_loop import Promise
@@ -46,6 +48,19 @@ class SimBookieClient:
             return [ReadAnswer(status, NOTHING, NOTHING, False, [])] * len(ranges)
         return [verify_read(*pair) for pair in zip(answers, ranges, strict=True)]
 
+    async def read_filtered(
+        self, source: Source, ranges: Sequence[FilteredRange], timeout_us: int = READ_TIMEOUT_US
+    ) -> list[FilteredAnswer]:
+        """One answer for each range of a flexible segment, verified."""
+        version = READ_VERSION_FILTERED
+        status, answers = await self._call(source, "read", list(ranges), timeout_us, version)
+        if status is not BookieStatus.OK:
+            return [
+                FilteredAnswer(status, NOTHING, NOTHING, False, one.filter_number, one.wanted.first)
+                for one in ranges
+            ]
+        return [verify_filtered(*pair) for pair in zip(answers, ranges, strict=True)]
+
     async def take_inventory(
         self, source: Source, inventory: Inventory, timeout_us: int
     ) -> InventoryAnswer:
@@ -59,7 +74,7 @@ class SimBookieClient:
         return answer if status is BookieStatus.OK else PullAnswer(status)
 
     async def _call(
-        self, source: Source, kind: str, body: Any, timeout_us: int
+        self, source: Source, kind: str, body: Any, timeout_us: int, version: int = 1
     ) -> tuple[BookieStatus, Any]:
         self._node.world.counts[f"repair {kind}"] += 1
         answer: Promise[tuple[BookieStatus, Any]] = Promise()
@@ -70,6 +85,6 @@ class SimBookieClient:
         # Whole seconds: the network keeps a queue for each length.
         timeout_us = min((timeout_us + SECOND - 1) // SECOND * SECOND, _SILENCE_US)
         bookie = self._bookies[source.member.bookie]
-        body = (source.member.incarnation, body)
+        body = (source.member.incarnation, body, version)
         self._network.call(self._node, bookie, kind, body, timeout_us, on_answer)
         return await answer

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from duramen.core.duty import Duty
+from duramen.core.flexible.segment import AnySegment
 from duramen.core.segment import Segment, SegmentState
 from duramen.ids import LedgerId, Member
 from duramen.units import MS, SECOND
@@ -55,7 +56,7 @@ class RepairFaults:
         store: Store,
         bookies: Mapping[str, BookieNode],
         sequencers: Mapping[str, SequencerNode],
-        segments: Mapping[LedgerId, Segment],
+        segments: Mapping[LedgerId, AnySegment],
         replace: Callable[[BookieNode, int], bool],
         on_lost: Callable[[Member], None],
         on_pulled: Callable[[int, LedgerId], None],
@@ -247,8 +248,9 @@ class RepairFaults:
         """A copy begins to be made: of an open segment, perhaps its owner has to change too."""
         self._on_pulled(self._world.now_us, pull.ledger_id)
         segment = self._segments.get(pull.ledger_id)
-        is_open = segment is not None and segment.state is SegmentState.OPEN
-        if self._world.now_us >= self._racing_us or segment is None or not is_open:
+        if self._world.now_us >= self._racing_us or not isinstance(segment, Segment):
+            return
+        if segment.state is not SegmentState.OPEN:
             return
         self._racing_us = 0
         name = self._world.rng.choice(segment.last_fragment.ensemble).bookie
