@@ -1,6 +1,7 @@
 """What differs between striped and flexible logs in a run: options, copies, members, places.
 
-A seed draws its logs as striped ones; `spread` makes the same promises by copysets.
+A seed draws its logs as striped ones; `choose_kinds` makes the same promises by copysets, for all
+logs, or for some of them that change their kind as they live.
 
 Used by `options`, `run`, `nemesis` and `sequencers`. Documented in docs/testing.md.
 """
@@ -8,6 +9,7 @@ Used by `options`, `run`, `nemesis` and `sequencers`. Documented in docs/testing
 from __future__ import annotations
 
 import random
+from typing import Final
 
 from duramen.config import FlexibleReplication, LogConfig, read_log_config
 from duramen.core.flexible.segment import AnySegment
@@ -16,18 +18,33 @@ from duramen.core.segment import Segment
 from duramen.ids import Member
 from duramen.units import SECOND
 
+KINDS: Final = ("striped", "flexible", "mixed")
+"""What the logs of a run are; mixed: some of either kind, and `reconfigured` changes kinds."""
 
-def spread(log: LogConfig, copysets: str, rng: random.Random) -> LogConfig:
-    """As it was drawn, or the same promises by copysets."""
+
+def choose_kinds(
+    log: LogConfig, copysets: str, rng: random.Random
+) -> tuple[LogConfig, LogConfig | None]:
+    """A log's configuration at first, and the one that it changes to and fro with, if any."""
     if copysets == "striped":
-        return log
+        return log, None
+    flexible = _spread(log, rng)
+    if copysets == "flexible":
+        return flexible, None
+    if log.ack_mode != "ordered":
+        return log, None
+    return (log, flexible) if rng.random() < 0.5 else (flexible, log)
+
+
+def _spread(log: LogConfig, rng: random.Random) -> LogConfig:
+    """The same promises by copysets."""
     part = log.striped
     racks = max(part.min_racks, part.min_regions)  # a region is a rack at least
     extras, tolerate = rng.choice((0, 0, 1)), rng.randrange(part.ack_quorum)
     fields = log.to_json()
     fields["window"] = {**fields["window"], "stall": rng.choice(("1s", "10s", "10s"))}
     return read_log_config({
-        **fields, "copysets": copysets, "ack_mode": "ordered",
+        **fields, "copysets": "flexible", "ack_mode": "ordered",
         "sticky": rng.choice(("on", "on", "off")),
         "nodeset": {"size": rng.choice((None, None, part.ack_quorum + extras + tolerate)),
                     "tolerate": tolerate},
@@ -69,9 +86,9 @@ def list_members(segment: AnySegment) -> list[Member]:
     return [row.member for row in segment.nodes]
 
 
-def rule_of_config(log: LogConfig) -> PlacementRule:
-    """What its configuration demands of places."""
-    part = log.replication
+def rule_of_configs(log: LogConfig, other: LogConfig | None) -> PlacementRule:
+    """What its configuration demands of the places of striped segments, if it has any."""
+    part = (log if other is None or not log.is_flexible else other).replication
     if isinstance(part, FlexibleReplication):
         return PlacementRule(part.rack, part.region, is_strict=False)
     return PlacementRule(part.min_racks, part.min_regions, is_strict=part.placement == "strict")

@@ -18,7 +18,7 @@ from duramen.core.placement import Candidate, PlacementRule, choose_ensemble
 from duramen.core.quorum import Quorum
 from duramen.ids import BookieId, Incarnation, Member
 from duramen.units import DAY, HOUR, KIB, MS, SECOND
-from tests.sim.log_kinds import format_replication, spread
+from tests.sim.log_kinds import choose_kinds, format_replication
 
 SHAPES: Final = (
     (3, 3, 2), (3, 3, 2), (3, 2, 2), (5, 3, 2), (5, 5, 3), (4, 3, 2), (4, 4, 3), (4, 4, 2),
@@ -102,7 +102,8 @@ class Options:
     client_count: int
     producer_count: int
     reader_count: int
-    logs: tuple[LogConfig, ...]
+    log_kinds: tuple[tuple[LogConfig, LogConfig | None], ...]
+    """Of each log its configuration, and that of another kind which it has in turns, if any."""
     appends_per_s: int
     appends_per_frame: int
     faults: tuple[str, ...]
@@ -132,13 +133,18 @@ class Options:
     clock_skew_us: int
     """How far apart the clocks of sequencers are: wall clocks are for people, and for retention."""
 
+    @property
+    def logs(self) -> tuple[LogConfig, ...]:
+        """The configuration of each log at first."""
+        return tuple(log for log, _ in self.log_kinds)
+
     def format(self) -> str:
         """Everything in one line."""
         parts = []
         for field in fields(self):
             value: Any = getattr(self, field.name)
-            if field.name == "logs":
-                value = "[" + " ".join(_format_log(log) for log in value) + "]"
+            if field.name == "log_kinds":
+                value = "[" + " ".join(_format_log(log) for log in self.logs) + "]"
             elif field.name == "places":
                 value = "[" + " ".join(f"{region}/{rack}" for region, rack in value) + "]"
             elif field.name == "faults":
@@ -154,7 +160,7 @@ def draw_options(
 
     Args:
         duration_us: replaces the drawn length of the first phase.
-        copysets: `flexible`: all logs are made so.
+        copysets: of `KINDS`, what the logs are.
     """
     rng = random.Random(f"options {seed}")
     repair = random.Random(f"repair {seed}")
@@ -186,8 +192,8 @@ def draw_options(
         client_count=rng.choice((2, 3, 3)),
         producer_count=rng.choice((1, 2, 3)),
         reader_count=rng.choice((1, 1, 2)),
-        logs=tuple(
-            spread(log, copysets, flexible).model_copy(update=more)
+        log_kinds=tuple(
+            choose_kinds(log.model_copy(update=more), copysets, flexible)
             for log, more in [
                 (_draw_log(rng, places, is_restless=is_restless), _draw_more(early, tiered))
                 for _ in range(rng.choice((1, 2, 3)))

@@ -43,7 +43,7 @@ from tests.sim.archive.cold_files import ColdFiles
 from tests.sim.checkers import Checkers, Violation
 from tests.sim.clock import virtual_time
 from tests.sim.exact_clients import ExactClient
-from tests.sim.log_kinds import list_members, rule_of_config
+from tests.sim.log_kinds import list_members, rule_of_configs
 from tests.sim.long_sleeps import LongSleeps
 from tests.sim.metadata import PATHS, Store, StoreSession
 from tests.sim.nemesis import Nemesis
@@ -116,7 +116,7 @@ class Run:
         self.options = options = drawn or draw_options(seed, duration_us=duration_us)
         self.world = world = World(seed, with_trace=with_trace)
         self.locations: dict[Member, Candidate] = {}
-        rules = {LogId(i + 1): rule_of_config(log) for i, log in enumerate(options.logs)}
+        rules = {LogId(i + 1): rule_of_configs(*kinds) for i, kinds in enumerate(options.log_kinds)}
         self.checkers = self.make_checkers(
             self.locations,
             rules,
@@ -662,10 +662,13 @@ def run_seed(
         return Run(seed, drawn=drawn, with_trace=with_trace).play()
 
 
-def play_uncollected(seed: int, *, duration_us: int | None = None) -> Result:
+def play_uncollected(
+    seed: int, *, duration_us: int | None = None, copysets: str = "striped"
+) -> Result:
     """As `run_seed`, in a process that ends afterwards: no garbage is collected any more."""
     gc.disable()
-    return Run(seed, duration_us=duration_us).play()
+    drawn = draw_options(seed, duration_us=duration_us, copysets=copysets)
+    return Run(seed, drawn=drawn).play()
 
 
 @contextlib.contextmanager

@@ -119,6 +119,7 @@ class SequencerNode(Node):
         self._clock_offset_us = int(chance.random() * options.clock_skew_us)
         self._has_repair = options.has_repair
         self._least_ack_quorum = min(map(copies_of, options.logs))
+        self._kinds = options.log_kinds
 
     @property
     def drivers(self) -> dict[LogId, LogDriver]:
@@ -337,9 +338,10 @@ class SequencerNode(Node):
             stored = await self.session.get(path)
             assert stored is not None
             log = read_log(stored.data)
-            changed = self._draw_replication(log.config)
-            config = log.config.model_copy(update={
-                "replication": changed, "commit": self.world.rng.choice(("lac", "control")),
+            before = self._turn(log_id, log.config)
+            config = before.model_copy(update={
+                "replication": self._draw_replication(before),
+                "commit": self.world.rng.choice(("lac", "control")),
             })  # fmt: skip
             version = log.config_version + 1
             news = replace(log, config=config, config_version=version, nonce=f"config {version}")
@@ -350,6 +352,14 @@ class SequencerNode(Node):
         if driver is not None:
             self.world.counts["reconfigured where it is driven"] += 1
             driver.on_config(config, version)
+
+    def _turn(self, log_id: LogId, config: LogConfig) -> LogConfig:
+        """Of a log with two kinds, now and then the other one."""
+        first, other = self._kinds[log_id - 1]
+        if other is None or self.world.rng.random() < 0.3:
+            return config
+        self.world.counts["log changed its kind"] += 1
+        return other if first.is_flexible == config.is_flexible else first
 
     def _draw_replication(self, config: LogConfig) -> Replication | FlexibleReplication:
         """Disks are lost within a budget that the fewest copies of the beginning allow."""

@@ -101,7 +101,9 @@ def draw_calm_options(seed: int, standing: Standing) -> Options:
     bookie_count = len(drawn.places) - drawn.spare_count
     return replace(
         drawn,
-        logs=tuple(_stay(log, bookie_count) if standing.is_owner else log for log in drawn.logs),
+        log_kinds=tuple(
+            (_stay(log, bookie_count) if standing.is_owner else log, None) for log in drawn.logs
+        ),
         duration_us=standing.at_us + standing.span_us,
         places=drawn.places[: len(drawn.places) - drawn.spare_count],
         spare_count=0,
