@@ -60,9 +60,10 @@ def test_many_appends_to_one_log_read_its_name_once() -> None:
 # --- Namespaces and logs ---
 
 
-def test_creation_is_forwarded_with_the_whole_configuration() -> None:
+def test_creation_is_forwarded_as_it_is_stored_so_that_older_sequencers_read_it() -> None:
     async def scenario(world: World) -> None:
-        config = parse_log_config({"roll": {"size": "1MiB"}}).to_json()
+        wanted = parse_log_config({"roll": {"size": "1MiB"}})
+        config, stored = wanted.to_json(), wanted.to_stored()
         made = {"created": True, "log_id": "9", "config": config}
         world.first.control_answers = [(200, made), (200, {**made, "created": False})]
         for expected in (201, 200):
@@ -71,7 +72,7 @@ def test_creation_is_forwarded_with_the_whole_configuration() -> None:
             )
             assert status == expected
             assert answer == {"namespace": "a", "name": "n", "log_id": "9", "config": config}
-        message = {"op": "create_log", "namespace": "a", "log": "n", "config": config}
+        message = {"op": "create_log", "namespace": "a", "log": "n", "config": stored}
         assert world.first.controls == [message, message]
         world.first.control_answers = [(200, {"created": True, "config": {"auto_create": False}})]
         status, answer = await world.call("PUT", "/v1/namespaces/b")
