@@ -1,7 +1,7 @@
-"""Mutants of flexible segments: acks by copysets, covers, digests, what is taken over (R22 to R28).
+"""Mutants of flexible segments: acks by copysets, covers, digests, maps, takeovers (R22 to R28).
 
 Hunted in runs whose logs are flexible. Source: docs/protocol/waves.md, docs/protocol/recovery.md
-"Recovery of a flexible segment".
+"Recovery of a flexible segment", docs/protocol/repair.md "Repair of a flexible segment".
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from typing import Any, Final
 
 from duramen.core.flexible.property import ReplicationProperty
 from duramen.core.flexible.recovery import Digest, FlexibleRecovery
+from duramen.core.flexible.repair import attempt as attempt_module
+from duramen.core.flexible.repair.comparison import PieceJudgement, judge_piece
 from duramen.core.flexible.writing.wave_writer import WaveWriter
 from duramen.core.flexible.writing.waves import WaveWindow
 from duramen.core.sequencer.takeover.segment_recovery import RecoveryState
@@ -79,6 +81,22 @@ def _appended_all_the_same(self: StalledAppends, _token: int, _segment: Any) -> 
     self._count()
 
 
+def _nothing_is_short(*_: Any) -> PieceJudgement:
+    """What is in the map has everything."""
+    return PieceJudgement((), ())
+
+
+def _count_who_goes(needed: Any, found: Any, repair_map: Any) -> PieceJudgement:
+    """Copies of rows that are to be taken out count as long as these are there."""
+    judged = judge_piece(needed, found, repair_map)
+    short = [
+        group
+        for group in judged.short
+        if not repair_map.satisfies([row.number for row in group.holders])
+    ]
+    return PieceJudgement(short, judged.hopeless)
+
+
 MUTANTS: Final[dict[str, Mutant]] = {
     "wave-acked-below-its-property": Mutant(
         "R22", "an entry is acknowledged with a copy less than RP asks for",
@@ -115,6 +133,14 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "flexible-recovery-writes-nothing-back": Mutant(
         "R24", "an entry that one node has is part of the segment",
         ((FlexibleRecovery, "_write_back", _reports_suffice),), copysets="flexible",
+    ),
+    "flexible-map-is-believed": Mutant(
+        "R26", "rows go without a look at what the others hold",
+        ((attempt_module, "judge_piece", _nothing_is_short),), copysets="flexible",
+    ),
+    "flexible-who-goes-counts": Mutant(
+        "R26", "copies of a row that goes are evidence for it",
+        ((attempt_module, "judge_piece", _count_who_goes),), copysets="flexible",
     ),
     "stalled-appended-all-the-same": Mutant(
         "R28", "what an owner sent before it took its log over is appended again",
