@@ -17,6 +17,7 @@ from duramen.runtime.role import StartRefusedError
 from duramen.runtime.stores.memory_store import MemoryTree
 from duramen.wire.disk.journal_format import RecordKind
 from duramen.wire.metadata_json import read_node
+from duramen.wire.nodes.formats import PROCESS_FORMATS
 from duramen_bookie import cookie as cookie_module
 from duramen_bookie.cookie import StaleDisk
 from duramen_bookie.offline.stopped_bookie import CannotTell, open_stopped
@@ -271,7 +272,7 @@ def test_the_bookie_says_that_it_keeps_envelopes(tmp_path: Path) -> None:
         async with running(tmp_path) as bookie:
             found = bookie.tree.get(f"{PATHS.available}/b1")
             assert found is not None
-            assert read_node(found.data)["formats"] == {"envelope": 1}
+            assert read_node(found.data)["formats"] == PROCESS_FORMATS
 
     run(scenario)
 

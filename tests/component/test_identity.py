@@ -22,6 +22,7 @@ from duramen.runtime.role import StartRefusedError
 from duramen.runtime.service import parse_options
 from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
 from duramen.wire.metadata_json import encode_node, read_node
+from duramen.wire.nodes.formats import PROCESS_FORMATS
 from duramen_bookie.cookie import (
     Cookie,
     Directories,
@@ -117,11 +118,11 @@ def test_a_fresh_file_system_counts_as_empty(tmp_path: Path) -> None:
 
 
 def test_what_it_understands_stays_in_its_node_while_it_is_away(disks: Disks) -> None:
-    assert disks.node()["formats"] == {"segment": 2, "envelope": 1}
+    assert disks.node()["formats"] == PROCESS_FORMATS
     # An older version wrote the node, and said nothing.
     change_node(disks.tree, lambda fields: fields.pop("formats"))
     run(disks.start())
-    assert disks.node()["formats"] == {"segment": 2, "envelope": 1}
+    assert disks.node()["formats"] == PROCESS_FORMATS
 
 
 def test_a_new_rack_is_told_to_zookeeper(disks: Disks) -> None:

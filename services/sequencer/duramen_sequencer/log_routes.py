@@ -40,6 +40,8 @@ class _CountsOfLog(Answer):
     ensemble_changes: int
     rolls: int
     takeovers: int
+    stalls: int
+    """Times that an entry lacked copies for too long, and the owner took its own log over."""
     producers: int
     has_fencing_token: bool
     unproved_count: int

@@ -95,6 +95,8 @@ class LogSettings(TypedDict, total=False):
     nodeset: NodesetSettings
     sticky: Literal["on", "off"] | bool
     early_append: bool
+    compression: Literal["none", "zstd"]
+    owner_region: Literal["none", "writers"]
     commit: Literal["lac", "control"]
     commit_delay: str
     owed_bytes_max: str
