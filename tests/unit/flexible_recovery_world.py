@@ -130,6 +130,7 @@ class RecoveryWorld:
         seed: int = 1,
     ) -> None:
         self.now_us = 0
+        self.lost_answers_ratio = 0.03
         self.rng = random.Random(seed)
         self.wanted = wanted
         self.disks = _make_disks([*racks, *spare_racks])
@@ -288,7 +289,7 @@ class RecoveryWorld:
             if disk.is_silent:
                 return
             result = act(disk)
-            if self.rng.random() > 0.03:
+            if self.rng.random() >= self.lost_answers_ratio:
                 self._at(self._delay_us(), lambda: finish(result))
 
         is_over: list[bool] = []

@@ -11,6 +11,7 @@ import random
 import pytest
 
 from duramen.core.flexible.property import ReplicationProperty
+from duramen.core.status import BookieStatus
 from duramen.units import MS, SECOND
 from tests.unit.flexible_recovery_world import RecoveryWorld
 
@@ -74,6 +75,51 @@ def test_whatever_happens_nothing_acknowledged_is_missing(seed: int) -> None:
         assert world.segment.is_closed, world.recoveries
     if world.segment.is_closed:
         world.judge()
+
+
+def lose_unproved(world: RecoveryWorld) -> bool:
+    """Appends, of which the first disk loses, unnoticed, what lies above its LNG; if any does."""
+    for pause_us in (20 * MS, 20 * MS, 20 * MS, 4 * MS):
+        world.append()
+        world.run_for(pause_us)
+    disk = world.disks[0]
+    disk.rotten.update(entry for entry in disk.entries if entry > disk.lac)
+    return bool(disk.rotten)
+
+
+def find_missed(world: RecoveryWorld) -> bool:
+    """Whether recovery met a body above LNG that is lost still."""
+    return any(entry > world.recoveries[0]._lac for entry in world.disks[0].noticed)
+
+
+def test_who_lost_a_body_gets_it_again_where_nobody_else_is() -> None:
+    """All three have to have it."""
+    healed_count = 0
+    for seed in range(12):
+        world = RecoveryWorld((1, 1, 1), RP(3), seed=seed)
+        was_lost = lose_unproved(world)
+        world.lost_answers_ratio = 0
+        recover(world)
+        assert not find_missed(world)
+        healed_count += was_lost and not world.disks[0].rotten
+    assert healed_count >= 3
+
+
+def test_who_lost_a_body_is_no_copy_for_having_answered_a_store(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its book says "here", its disk does not: recovery waits for what others may have."""
+    waiting_count = 0
+    for seed in range(12):
+        world = RecoveryWorld((1, 1, 1), RP(3), seed=seed)
+        lose_unproved(world)
+        world.lost_answers_ratio = 0  # who was not heard to have lost it is believed to have it
+        monkeypatch.setattr(world.disks[0], "store", lambda effect: BookieStatus.OK)
+        world.begin_recovery()
+        world.run_for(60 * SECOND)
+        waiting_count += not world.segment.is_closed
+        assert world.segment.is_closed != find_missed(world)
+    assert waiting_count >= 3
 
 
 def test_other_disks_take_back_what_was_done_before() -> None:

@@ -9,7 +9,7 @@ nodes as RP asks for; where N(e) is not enough, a bookie is made a guest first (
 nothing: it is asked again. What it does in the metadata: `takeover.segment_recovery`.
 Invariants, beside those there:
  5 nothing is written back to a bookie that is no node of the segment's node as stored.
- 6 who gave no body, or has other disks by now, is no holder.
+ 6 who gave no body, also when asked again, or has other disks by now, is no holder.
 Source: docs/protocol/recovery.md "Recovery of a flexible segment", R23, R24.
 """
 
@@ -65,7 +65,7 @@ class _FlexiblePosition:
 
     entry: EntryId
     unreadable: set[Member] = field(default_factory=set)
-    """Reporters that gave no body: no copies, whatever they answer to a store."""
+    """Reporters that gave no body: no copies until they give one, whatever a store is answered."""
     tried: set[Member] = field(default_factory=set)
     """Reporters that were asked since the last pause and gave no body."""
     asked: Member | None = None
@@ -268,17 +268,16 @@ class FlexibleRecovery(SegmentRecovery[FlexibleSegment]):
         if waiting:
             self._retry_at_us = None
             position.asked = waiting[self._ports.rng.randrange(len(waiting))]
-            self._ports.put(
-                SendRecoveryRead(
-                    position.asked, self.segment.ledger_id, position.entry, is_flexible=True
-                )
-            )
+            self._ask_body(position.asked, position.entry)
         elif not position.bodies:
             self._judge_absence(position, now_us)
         elif set(unread) - position.unreadable or len(position.bodies) > 1:
             self._retry_later(now_us)  # of two identities, one is damage that shows when it is read
         else:
             self._found(position, now_us)
+
+    def _ask_body(self, member: Member, entry: EntryId) -> None:
+        self._ports.put(SendRecoveryRead(member, self.segment.ledger_id, entry, is_flexible=True))
 
     def _judge_absence(self, position: _FlexiblePosition, now_us: int) -> None:
         """Nobody gives it: absent, if those that vouch for that are a cover."""
@@ -301,16 +300,19 @@ class FlexibleRecovery(SegmentRecovery[FlexibleSegment]):
     ) -> None:
         """A reporter gave the entry, or did not."""
         position = self._position
-        if self.state is not RecoveryState.READ or position is None:
+        if position is None or entry != position.entry:
             return
-        if (member, entry) != (position.asked, position.entry):
+        if member in position.pending & position.unreadable:
+            self._on_given_again(position, member, status, stored, now_us)
+            return
+        if self.state is not RecoveryState.READ or member != position.asked:
             return
         position.asked = None
         if status is BookieStatus.WRONG_INCARNATION:
             self._on_gone(member, now_us)
             return
         if status is BookieStatus.OK and stored is not None:
-            if stored.identity == self._digests[member].entries[entry]:
+            if stored.identity == self._digests[member].entries.get(entry):
                 position.bodies[stored.identity] = stored
                 position.unreadable.discard(member)
             else:
@@ -327,6 +329,7 @@ class FlexibleRecovery(SegmentRecovery[FlexibleSegment]):
             return
         reporters = self._list_reporters(position)
         position.holders = [member for member in reporters if member not in position.unreadable]
+        position.failed = set(position.unreadable)
         self._write_back(position, now_us)
 
     def _take(self, entry: EntryId, stored: StoredEntry) -> None:
@@ -354,7 +357,7 @@ class FlexibleRecovery(SegmentRecovery[FlexibleSegment]):
             return
         self.state = RecoveryState.WRITE_BACK
         hoped_for = [*position.holders, *position.pending]
-        left = position.failed | position.unreadable | self._gone
+        left = position.failed | self._gone
         added = self._choose(hoped_for, [m for m in rows if m not in left], rows)
         if added is None:
             if not position.pending:
@@ -415,6 +418,31 @@ class FlexibleRecovery(SegmentRecovery[FlexibleSegment]):
         position = self._position
         if position is None or entry != position.entry or member not in position.pending:
             return
+        if status is BookieStatus.OK and member in position.unreadable:
+            # Its book may say "here" where its disk does not: it is asked for what it stored.
+            self._ask_body(member, entry)
+            return
+        self._on_stored(position, member, status, now_us)
+
+    def _on_given_again(
+        self,
+        position: _FlexiblePosition,
+        member: Member,
+        status: BookieStatus,
+        stored: StoredEntry | None,
+        now_us: int,
+    ) -> None:
+        """Who once gave no body, and took it since, was asked for it."""
+        is_whole = stored is not None and stored.identity == position.stored.identity
+        if status is BookieStatus.OK and is_whole:
+            position.unreadable.discard(member)
+        elif status is BookieStatus.OK:
+            status = BookieStatus.UNKNOWN
+        self._on_stored(position, member, status, now_us)
+
+    def _on_stored(
+        self, position: _FlexiblePosition, member: Member, status: BookieStatus, now_us: int
+    ) -> None:
         position.pending.discard(member)
         if status is BookieStatus.WRONG_INCARNATION:
             self._on_gone(member, now_us)
@@ -446,7 +474,7 @@ class FlexibleRecovery(SegmentRecovery[FlexibleSegment]):
 
     def _find_guest(self, position: _FlexiblePosition) -> ServingBookie | None:
         """A bookie with which the copies come nearer to RP."""
-        left = position.failed | position.unreadable | self._gone
+        left = position.failed | self._gone
         usable = [row.node for row in self.segment.nodes if row.member not in left]
         # A bookie on new disks may be one, beside its row of before.
         members = {row.member for row in self.segment.nodes}
