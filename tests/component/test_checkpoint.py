@@ -71,11 +71,11 @@ u32 = st.integers(0, (1 << 32) - 1)
 entry_ids = st.integers(-1, (1 << 32) - 2).map(EntryId)
 pairs = st.tuples(u32, u32).map(lambda pair: (min(pair), max(pair)))
 ranges = st.lists(pairs, max_size=5).map(EntryRanges)
-log_ids = st.integers(1, (1 << 31) - 1).map(LogId)
+log_ids = st.integers(1, (1 << 32) - 1).map(LogId)
 logs = st.builds(LogSnapshot, log_ids, u32, u32.map(Epoch), ranges, st.just(0))
 bounded_logs = st.builds(LogSnapshot, log_ids, u32, u32.map(Epoch), ranges, u32)
 ledgers = st.builds(
-    LedgerSnapshot, st.integers(1, (1 << 63) - 1).map(LedgerId), entry_ids, entry_ids, ranges,
+    LedgerSnapshot, st.integers(1, (1 << 64) - 1).map(LedgerId), entry_ids, entry_ids, ranges,
     ranges, st.booleans(),
 )  # fmt: skip
 u64 = st.integers(0, (1 << 64) - 1)

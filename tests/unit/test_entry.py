@@ -47,7 +47,7 @@ def test_golden_entry() -> None:
 
 
 @given(
-    st.integers(1, 2**63 - 1),
+    st.integers(1, 2**64 - 1),
     st.integers(0, 2**32 - 2),
     st.lists(st.binary(max_size=30), max_size=4),
     st.integers(0, 2**32 - 1),

@@ -5,7 +5,8 @@ Positions are plain integers inside the code (cheap, ordered) and texts in JSON 
 `NOTHING` (-1) as an entry id means "no entry of this epoch yet"; on the wire it is 0xFFFF_FFFF.
 
 Not here: names and position grammar (`texts`), quorum arithmetic (`core.quorum`).
-Called by everybody. Source: docs/protocol/wire.md "Identities", docs/protocol/rest.md "Texts".
+Called by everybody. Source: docs/protocol/wire.md "Identities", docs/protocol/rest.md "Texts",
+docs/protocol/metadata-logs.md "Words".
 """
 
 from __future__ import annotations
@@ -32,6 +33,11 @@ WIRE_NOTHING: Final = 0xFFFF_FFFF
 LAST_ENTRY_ID: Final = EntryId(0xFFFF_FFFE)
 LAST_SLOT: Final = 0xFFFF_FFFF
 LAST_LOG_ID: Final = LogId(0x7FFF_FFFF)
+"""Of the logs that are made by name: those that every listing, limit and call of clients knows."""
+
+_METADATA_LOG: Final = 0x8000_0000
+"""The top bit of a log id, which only metadata logs have."""
+
 LAST_EPOCH: Final = Epoch(0xFFFF_FFFF)
 
 _LSN_TEXT = re.compile(r"e([0-9]{1,10})n([0-9]{1,10})")
@@ -59,9 +65,31 @@ class Dlsn(NamedTuple):
         return f"e{self.epoch}n{self.entry}s{self.slot}"
 
 
+def metadata_log_of(log_id: LogId) -> LogId:
+    """The log that holds the metadata of a log; a metadata log has none."""
+    assert 0 < log_id <= LAST_LOG_ID, log_id
+    return LogId(log_id | _METADATA_LOG)
+
+
+def is_metadata_log(log_id: LogId) -> bool:
+    """Whether it holds another log's metadata."""
+    return log_id > LAST_LOG_ID
+
+
+def described_by(log_id: LogId) -> LogId:
+    """The log whose metadata a metadata log holds: the inverse of `metadata_log_of`."""
+    assert is_metadata_log(log_id) and is_log_id(log_id), log_id
+    return LogId(log_id ^ _METADATA_LOG)
+
+
+def is_log_id(number: int) -> bool:
+    """Whether a number can be the id of a log, of a metadata log as well."""
+    return 0 < number & ~_METADATA_LOG <= LAST_LOG_ID
+
+
 def ledger_of(log_id: LogId, epoch: Epoch) -> LedgerId:
     """The ledger of one epoch of a log: `log_id << 32 | epoch`."""
-    assert 0 < log_id <= LAST_LOG_ID and 0 < epoch <= LAST_EPOCH, (log_id, epoch)
+    assert is_log_id(log_id) and 0 < epoch <= LAST_EPOCH, (log_id, epoch)
     return LedgerId(log_id << 32 | epoch)
 
 

@@ -38,7 +38,7 @@ from duramen.core.bookie.bookie_state import (
     StartTimer,
 )
 from duramen.core.status import BookieStatus
-from duramen.ids import LAST_LOG_ID, Epoch, Incarnation, LedgerId, LogId, log_of
+from duramen.ids import Epoch, Incarnation, LedgerId, LogId, is_log_id, log_of
 from duramen.limits import SEAL_PROOF_TIMEOUT_US
 from duramen.runtime.http_server import Answer, refuse_overloaded
 from duramen.runtime.stores.metadata_store import MetadataError
@@ -433,7 +433,7 @@ class DataPlane:
         unproved = {
             log_id: None
             for log_id, epoch in seals
-            if 0 < log_id <= LAST_LOG_ID and self._core.needs_proof(log_id, epoch)
+            if is_log_id(log_id) and self._core.needs_proof(log_id, epoch)
         }
         if not unproved or incarnation != self._core.incarnation:
             return begin()

@@ -24,11 +24,11 @@ from typing import Any
 from duramen.ids import (
     LAST_ENTRY_ID,
     LAST_EPOCH,
-    LAST_LOG_ID,
     EntryId,
     Epoch,
     LedgerId,
     LogId,
+    is_log_id,
     ledger_of,
 )
 from duramen_bookie.offline.check import CheckReport, check
@@ -179,7 +179,7 @@ def _ledger(text: str) -> LedgerId:
     log, colon, epoch = text.partition(":")
     if not colon:
         log, epoch = str(int(text) >> 32), str(int(text) & LAST_EPOCH)
-    if not (1 <= int(log) <= LAST_LOG_ID and 1 <= int(epoch) <= LAST_EPOCH):
+    if not (is_log_id(int(log)) and 1 <= int(epoch) <= LAST_EPOCH):
         raise ValueError(text)
     return ledger_of(LogId(int(log)), Epoch(int(epoch)))
 

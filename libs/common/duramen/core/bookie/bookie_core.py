@@ -52,7 +52,6 @@ from duramen.core.status import BookieStatus
 from duramen.ids import (
     LAST_ENTRY_ID,
     LAST_EPOCH,
-    LAST_LOG_ID,
     NOTHING,
     EntryId,
     Epoch,
@@ -60,6 +59,7 @@ from duramen.ids import (
     LedgerId,
     LogId,
     epoch_of,
+    is_log_id,
     log_of,
 )
 
@@ -270,7 +270,7 @@ class BookieCore(LedgerReads):
             epoch: 1 to LAST_EPOCH.
             is_all_below: every epoch below `epoch`; False: that one ledger.
         """
-        assert 0 < log_id <= LAST_LOG_ID and 0 < epoch <= LAST_EPOCH, (log_id, epoch)
+        assert is_log_id(log_id) and 0 < epoch <= LAST_EPOCH, (log_id, epoch)
         log = self._log(log_id)
         if log.is_drop_needed(epoch, is_all_below=is_all_below):
             self._persist(NO_REQUEST, [DropRecord(log_id, epoch, is_all_below)])

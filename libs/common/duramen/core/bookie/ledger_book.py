@@ -25,7 +25,7 @@ from duramen.core.bookie.bookie_state import (
     LogSnapshot,
 )
 from duramen.core.entry_ranges import EntryRanges
-from duramen.ids import LAST_LOG_ID, EntryId, Epoch, LedgerId, LogId, epoch_of, log_of
+from duramen.ids import EntryId, Epoch, LedgerId, LogId, epoch_of, is_log_id, log_of
 
 _EMPTY: Final = LedgerState()
 """Stands for a ledger that nothing is known of; never changed."""
@@ -374,4 +374,4 @@ class LedgerBook:
 
 def is_ledger(ledger_id: LedgerId) -> bool:
     """Whether a number can be a ledger's id."""
-    return 0 < log_of(ledger_id) <= LAST_LOG_ID and epoch_of(ledger_id) > 0
+    return is_log_id(log_of(ledger_id)) and epoch_of(ledger_id) > 0
