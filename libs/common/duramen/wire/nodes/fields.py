@@ -33,7 +33,11 @@ def encode_node(
     fields: Mapping[str, Any], extra: Mapping[str, Any] | None = None, schema: int = SCHEMA
 ) -> bytes:
     """Encode a node: sorted keys, schema version added, unknown fields kept."""
-    document = {**(extra or {}), **fields, "v": schema}
+    return encode_document({**(extra or {}), **fields, "v": schema})
+
+
+def encode_document(document: Mapping[str, Any]) -> bytes:
+    """Encode a node whose fields are complete, its schema version too."""
     return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
 
 
@@ -56,6 +60,11 @@ def read_versioned(data: bytes, newest: int) -> tuple[int, dict[str, Any]]:
         document = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise MetadataJsonError("the node is no JSON") from error
+    return take_version(document, newest)
+
+
+def take_version(document: Any, newest: int) -> tuple[int, dict[str, Any]]:
+    """As `read_versioned`, of a node that another document holds."""
     if not isinstance(document, dict) or not isinstance(document.get("v"), int):
         raise MetadataJsonError("the node has no schema version")
     version = document.pop("v")

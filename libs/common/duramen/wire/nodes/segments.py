@@ -31,6 +31,7 @@ from duramen.ids import (
     NodeNumber,
 )
 from duramen.wire.nodes.fields import (
+    SCHEMA,
     MetadataJsonError,
     check_incarnation,
     check_text,
@@ -38,7 +39,7 @@ from duramen.wire.nodes.fields import (
     check_weight,
     check_whole,
     check_whole_or_none,
-    encode_node,
+    encode_document,
     encode_totals,
     read_node,
     read_number,
@@ -46,6 +47,7 @@ from duramen.wire.nodes.fields import (
     read_versioned,
     take_field,
     take_if_there,
+    take_version,
 )
 
 FLEXIBLE_SCHEMA: Final = 2
@@ -53,10 +55,15 @@ FLEXIBLE_SCHEMA: Final = 2
 
 def encode_segment(segment: Segment | FlexibleSegment) -> bytes:
     """Encode a segment node."""
+    return encode_document(list_segment_fields(segment))
+
+
+def list_segment_fields(segment: Segment | FlexibleSegment) -> dict[str, Any]:
+    """All of a segment's node, with its schema version, as another document may hold it."""
+    fields = {**segment.extra, **_encode_life_of(segment)}
     if isinstance(segment, FlexibleSegment):
-        fields = {**_encode_life_of(segment), **_encode_map(segment)}
-        return encode_node(fields, segment.extra, FLEXIBLE_SCHEMA)
-    return encode_node({**_encode_life_of(segment), **_encode_fragments(segment)}, segment.extra)
+        return {**fields, **_encode_map(segment), "v": FLEXIBLE_SCHEMA}
+    return {**fields, **_encode_fragments(segment), "v": SCHEMA}
 
 
 def _encode_life_of(segment: SegmentBase) -> dict[str, Any]:
@@ -131,7 +138,19 @@ def read_any_segment(data: bytes) -> Segment | FlexibleSegment:
     Raises:
         MetadataJsonError: the node is not a valid segment.
     """
-    version, document = read_versioned(data, FLEXIBLE_SCHEMA)
+    return _read_either(*read_versioned(data, FLEXIBLE_SCHEMA))
+
+
+def read_segment_fields(document: object) -> Segment | FlexibleSegment:
+    """The inverse of `list_segment_fields`; takes the fields out of the document.
+
+    Raises:
+        MetadataJsonError: it is no valid segment.
+    """
+    return _read_either(*take_version(document, FLEXIBLE_SCHEMA))
+
+
+def _read_either(version: int, document: dict[str, Any]) -> Segment | FlexibleSegment:
     return _read_striped(document) if version < FLEXIBLE_SCHEMA else _read_flexible(document)
 
 
