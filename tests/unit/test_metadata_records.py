@@ -59,9 +59,9 @@ values: st.SearchStrategy[Any] = st.recursive(
 )
 
 
-def spell(record: MetadataRecord = MOVED, **changed: Any) -> bytes:
-    """A record with other fields; None takes one out."""
-    document = json.loads(encode_metadata_record(record))
+def spell(**changed: Any) -> bytes:
+    """A moved record with other fields; None takes one out."""
+    document = json.loads(encode_metadata_record(MOVED))
     document.update(changed)
     return json.dumps({k: v for k, v in document.items() if v is not None}).encode()
 

@@ -11,6 +11,7 @@ Invariants (checked by `validate`):
  3 trim_seq_num ≥ 0.
  4 ended or deleted ⇒ LCE = next_epoch − 1; purged ⇒ deleted.
  5 1 ≤ first_hot_epoch ≤ LCE + 1, and no takeover reads below it.
+ 6 metadata have left ZooKeeper below first_hot_epoch only; a metadata log's own never do.
 Used by sequencer, recovery, reader; encoded by `wire`. Source: docs/protocol/metadata.md, R2, R4.
 """
 
@@ -22,9 +23,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from duramen.config import LogConfig
+from duramen.core.metadata_log.marks import MetadataMarks
 from duramen.core.segment import SegmentState, Totals
 from duramen.core.segment_base import SegmentBase
-from duramen.ids import NOTHING, Dlsn, EntryId, Epoch, LogId, Lsn, lsn_of
+from duramen.ids import NOTHING, Dlsn, EntryId, Epoch, LogId, Lsn, is_metadata_log, lsn_of
 
 
 class Ending(enum.Enum):
@@ -81,6 +83,9 @@ class LogNode:
     first_hot_epoch: Epoch = Epoch(1)
     """Every epoch below has released its hot copies: its records lie in the cold store alone, and
     bookies drop it (docs/protocol/archive.md)."""
+
+    metadata: MetadataMarks = MetadataMarks()
+    """Which records of the metadata log count instead of segment nodes."""
 
     is_ended: bool = False
     is_deleted: bool = False
@@ -178,6 +183,11 @@ class LogNode:
         assert self.first_hot_epoch <= epoch, (epoch, self)
         return replace(self, first_hot_epoch=epoch, nonce=nonce).validated()
 
+    def with_metadata(self, marks: MetadataMarks, nonce: str) -> LogNode:
+        """Other records count: part of the `multi()` that makes it so."""
+        assert marks.is_as_new_as(self.metadata) and not self.is_purged, (marks, self)
+        return replace(self, metadata=marks, nonce=nonce).validated()
+
     def _with_next_truncated(self, unix_ms: int) -> LogNode:
         """From now on everything that is truncated by now waits."""
         below = min(self.trim.dlsn.epoch, self.last_clean_epoch + 1)
@@ -237,6 +247,7 @@ class LogNode:
             and self.last_clean_epoch >= other.last_clean_epoch
             and self.first_live_epoch >= other.first_live_epoch
             and self.first_hot_epoch >= other.first_hot_epoch
+            and self.metadata.is_as_new_as(other.metadata)
         )
 
     def validated(self) -> LogNode:
@@ -245,7 +256,7 @@ class LogNode:
         return self
 
     def validate(self) -> None:
-        """Assert invariants 1 to 5."""
+        """Assert invariants 1 to 6."""
         assert 0 <= self.last_clean_epoch < self.next_epoch, f"1: {self}"
         assert 1 <= self.first_live_epoch <= self.last_clean_epoch + 1, f"2: {self}"
         assert self.truncated_below <= self.last_clean_epoch + 1, f"2: {self}"
@@ -255,6 +266,9 @@ class LogNode:
         assert self.is_deleted or not self.is_purged, f"4: {self}"
         assert 1 <= self.first_hot_epoch <= self.last_clean_epoch + 1, f"5: {self}"
         assert self.first_hot_epoch <= self.first_stateful_epoch, f"5: {self}"
+        self.metadata.validated()
+        assert self.metadata.through < self.first_hot_epoch, f"6: {self}"
+        assert not self.metadata.epoch or not is_metadata_log(self.log_id), f"6: {self}"
 
     def __repr__(self) -> str:
         return (
@@ -269,6 +283,7 @@ class LogNode:
         trim = f" trim={self.trim.dlsn}/{self.trim_seq_num}" if self.trim_seq_num else ""
         live = f" live=e{self.first_live_epoch}" if self.first_live_epoch > 1 else ""
         live += f" hot=e{self.first_hot_epoch}" if self.first_hot_epoch > 1 else ""
+        live += f" moved=e{self.metadata.through}" if self.metadata.through else ""
         return trim + live + "".join(f" {name}" for name, is_so in marks if is_so)
 
 

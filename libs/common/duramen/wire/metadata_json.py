@@ -11,12 +11,13 @@ Called by the drivers of sequencer, proxies and bookie. Source: docs/protocol/me
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from duramen.config import read_log_config
 from duramen.core.log_node import LogNode
+from duramen.core.metadata_log.marks import MetadataMarks
 from duramen.errors import DuramenError
-from duramen.ids import Epoch, Incarnation, LogId, Member
+from duramen.ids import Epoch, Incarnation, LogId, Lsn, Member, is_log_id, is_metadata_log
 from duramen.wire.nodes.bookies import (
     BY_ADMIN,
     PLACED_BY,
@@ -27,6 +28,7 @@ from duramen.wire.nodes.bookies import (
     read_confirmed,
 )
 from duramen.wire.nodes.fields import (
+    SCHEMA,
     MetadataJsonError,
     check_text,
     check_whole,
@@ -36,6 +38,7 @@ from duramen.wire.nodes.fields import (
     read_node,
     read_number,
     read_totals,
+    read_versioned,
     read_whole,
 )
 from duramen.wire.nodes.segments import encode_segment, read_any_segment, read_segment
@@ -53,6 +56,7 @@ __all__ = [
     "encode_node",
     "encode_segment",
     "encode_tombstone",
+    "read_any_log",
     "read_any_segment",
     "read_bookie",
     "read_confirmed",
@@ -62,6 +66,9 @@ __all__ = [
     "read_tombstone",
     "read_whole",
 ]
+
+METADATA_SCHEMA: Final = 2
+"""Of log nodes with a metadata log, and of those of metadata logs."""
 
 
 class Paths:
@@ -181,7 +188,8 @@ def encode_log(log: LogNode) -> bytes:
         "nonce": log.nonce,
         **_encode_life(log),
     }
-    return encode_node(fields, log.extra)
+    is_later = log.metadata.epoch or is_metadata_log(log.log_id)
+    return encode_node(fields, log.extra, METADATA_SCHEMA if is_later else SCHEMA)
 
 
 def _encode_life(log: LogNode) -> dict[str, Any]:
@@ -200,16 +208,35 @@ def _encode_life(log: LogNode) -> dict[str, Any]:
         fields["first_hot_epoch"] = log.first_hot_epoch
     if log.config_nonce:
         fields["config_nonce"] = log.config_nonce
+    if log.metadata.epoch:
+        fields["metadata_epoch"] = log.metadata.epoch
+    if log.metadata.through:
+        fields["metadata_through"] = log.metadata.through
+    if log.metadata.lsn is not None:
+        fields["metadata_first_lsn"] = str(log.metadata.first_lsn)
+        fields["metadata_lsn"] = str(log.metadata.lsn)
     return fields
 
 
 def read_log(data: bytes) -> LogNode:
-    """Read a log node.
+    """Read a log node, for who looks for segments in ZooKeeper alone.
+
+    Raises:
+        MetadataJsonError: the node is not a valid log, or one with a metadata log, or such a log.
+    """
+    return _read_log(SCHEMA, read_node(data))
+
+
+def read_any_log(data: bytes) -> LogNode:
+    """Read a log node, for who knows that segments' metadata may lie in a metadata log.
 
     Raises:
         MetadataJsonError: the node is not a valid log.
     """
-    document = read_node(data)
+    return _read_log(*read_versioned(data, METADATA_SCHEMA))
+
+
+def _read_log(version: int, document: dict[str, Any]) -> LogNode:
     take = document.pop
     try:
         snapshot_lsn = take("snapshot_lsn")
@@ -237,11 +264,33 @@ def read_log(data: bytes) -> LogNode:
             created_unix_ms=take("created_unix_ms"),
             nonce=take("nonce"),
             config_nonce=check_text(document.pop("config_nonce", "")),
+            metadata=_take_marks(document),
             extra=document,  # what is left of it
         )
+        _check_schema(version, log)
         return log.validated()
     except (KeyError, TypeError, ValueError, AssertionError, DuramenError) as error:
         raise MetadataJsonError(f"the node is no log: {error!r}") from error
+
+
+def _take_marks(document: dict[str, Any]) -> MetadataMarks:
+    """What the node says of its metadata log; most say nothing."""
+    first, last = document.pop("metadata_first_lsn", None), document.pop("metadata_lsn", None)
+    return MetadataMarks(
+        check_whole(document.pop("metadata_epoch", 0)),
+        check_whole(document.pop("metadata_through", 0)),
+        None if first is None else Lsn(read_number(first)),
+        None if last is None else Lsn(read_number(last)),
+    )
+
+
+def _check_schema(version: int, log: LogNode) -> None:
+    """Whoever knows the first schema alone must not meet what only the second has."""
+    if not is_log_id(log.log_id):
+        raise ValueError(f"{log.log_id} is no log id")
+    is_later = log.metadata != MetadataMarks() or is_metadata_log(log.log_id)
+    if is_later != (version == METADATA_SCHEMA):
+        raise ValueError(f"schema {version} does not go with {log.metadata}")
 
 
 def encode_tombstone(log_ids: Sequence[LogId]) -> bytes:
