@@ -38,7 +38,10 @@ LOG = replace(
     nonce="s1.0123",
 )
 CLAIMED = LOG.with_metadata(MetadataMarks().claimed(Epoch(2)), "s1.claim")
-MOVED = CLAIMED.with_metadata(CLAIMED.metadata.moved(Epoch(8), at(2, 0), at(2, 5)), "s1.move")
+_AT_FIRST = CLAIMED.metadata.moved(Epoch(6), at(2, 0), at(2, 1))
+MOVED = CLAIMED.with_metadata(
+    _AT_FIRST.rewritten(at(2, 2), at(2, 4)).moved(Epoch(8), at(2, 5), at(2, 5)), "s1.move"
+)
 METADATA_LOG = replace(make_log(), log_id=metadata_log_of(LogId(7)), next_epoch=Epoch(3),
                        last_clean_epoch=1, nonce="s1.claim")  # fmt: skip
 
@@ -47,8 +50,9 @@ METADATA_LOG = replace(make_log(), log_id=metadata_log_of(LogId(7)), next_epoch=
 
 
 def test_a_claim_a_move_and_a_rewrite_follow_one_another() -> None:
+    assert MetadataMarks(2, 6, None, at(2, 1)) == _AT_FIRST, "what was told before stays"
     marks = MOVED.metadata
-    assert marks == MetadataMarks(2, 8, at(2, 0), at(2, 5))
+    assert marks == MetadataMarks(2, 8, at(2, 2), at(2, 5))
     again = marks.claimed(Epoch(4)).rewritten(at(4, 0), at(4, 7))
     assert again == MetadataMarks(4, 8, at(4, 0), at(4, 7))
     further = again.moved(Epoch(9), at(4, 8), at(4, 8))
@@ -155,7 +159,6 @@ def spell(log: LogNode, **changed: Any) -> bytes:
         (MOVED, {"v": 3}),
         (MOVED, {"metadata_epoch": None}),
         (MOVED, {"metadata_lsn": None}),
-        (MOVED, {"metadata_first_lsn": None}),
         (MOVED, {"metadata_first_lsn": None, "metadata_lsn": None}),
         (MOVED, {"metadata_first_lsn": str(at(2, 6))}),
         (MOVED, {"metadata_lsn": str(at(3, 0))}),
@@ -185,3 +188,8 @@ def test_nothing_but_the_refusal_is_raised(name: str, value: object) -> None:
     except MetadataJsonError:
         return
     assert log.validated() is log
+
+
+def test_without_a_first_record_all_of_them_count() -> None:
+    log = CLAIMED.with_metadata(_AT_FIRST, "m")
+    assert read_any_log(encode_log(log)) == log and b"first_lsn" not in encode_log(log)

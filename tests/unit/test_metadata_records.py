@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duramen.core.cold_copy import ColdCopy
-from duramen.core.metadata_log.record import MetadataRecord, RecordKind
+from duramen.core.metadata_log.record import MetadataKind, MetadataRecord
 from duramen.core.quorum import Quorum
 from duramen.core.segment import Fragment, Segment, Totals
 from duramen.ids import BookieId, EntryId, Epoch, Incarnation, LogId, Member, metadata_log_of
@@ -49,8 +49,8 @@ COLD = (
     .with_recheck(1_700_000_004_000, "c2")
 )
 CONFIG = {"copysets": "striped", "not known yet": {"kept": True}}
-TOLD = MetadataRecord(RecordKind.TOLD, OPEN, 0, 8_589_934_601, 2, CONFIG)
-MOVED = MetadataRecord(RecordKind.MOVED, COLD, 4, 8_589_934_601, extra={"newer": "field"})
+TOLD = MetadataRecord(MetadataKind.TOLD, OPEN, 0, 8_589_934_601, 2, CONFIG)
+MOVED = MetadataRecord(MetadataKind.MOVED, COLD, 4, 8_589_934_601, extra={"newer": "field"})
 
 values: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=3),
@@ -79,14 +79,14 @@ def test_every_version_of_a_flexible_segment_reads_back(
     versions: list[Any], node_version: int, made: int
 ) -> None:
     for segment in versions:
-        kind = RecordKind.MOVED if segment.is_closed else RecordKind.TOLD
+        kind = MetadataKind.MOVED if segment.is_closed else MetadataKind.TOLD
         record = MetadataRecord(kind, segment, node_version, made).validated()
         assert read_metadata_record(encode_metadata_record(record), segment.log_id) == record
 
 
 @pytest.mark.parametrize("segment", [OPEN, COLD])
 def test_the_node_comes_back_byte_for_byte(segment: Segment) -> None:
-    record = MetadataRecord(RecordKind.TOLD, segment, 0, 0)
+    record = MetadataRecord(MetadataKind.TOLD, segment, 0, 0)
     read = read_metadata_record(encode_metadata_record(record), LOG_ID)
     assert read is not None and encode_segment(read.segment) == encode_segment(segment)
 

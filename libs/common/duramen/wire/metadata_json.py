@@ -213,8 +213,9 @@ def _encode_life(log: LogNode) -> dict[str, Any]:
     if log.metadata.through:
         fields["metadata_through"] = log.metadata.through
     if log.metadata.lsn is not None:
-        fields["metadata_first_lsn"] = str(log.metadata.first_lsn)
         fields["metadata_lsn"] = str(log.metadata.lsn)
+    if log.metadata.first_lsn is not None:
+        fields["metadata_first_lsn"] = str(log.metadata.first_lsn)
     return fields
 
 

@@ -4,8 +4,8 @@ Four numbers that never fall, changed together with what they speak of. `epoch` 
 of the metadata log that a keeper opened for writing: opening one sets the log node, so whatever
 another keeper has under way is void. A record counts from `first_lsn` to `lsn`, for epochs up to
 `through`. Invariants (checked by `validate`):
- 1 first_lsn ≤ lsn, or neither is there; both lie in epochs up to `epoch`.
- 2 through > 0 ⇒ lsn is there.
+ 1 first_lsn ≤ lsn, where it is there; both lie in epochs up to `epoch`.
+ 2 through > 0 or first_lsn is there ⇒ lsn is there.
 Encoded by `wire`. Source: docs/protocol/metadata-logs.md "Fields of L's log node".
 """
 
@@ -26,7 +26,11 @@ class MetadataMarks(NamedTuple):
     """Every live epoch up to it has left ZooKeeper; 0: none has."""
 
     first_lsn: Lsn | None = None
+    """None: from the beginning; only a rewrite leaves anything behind, since before the first move
+    there is history."""
+
     lsn: Lsn | None = None
+    """None: nothing has moved, nor was rewritten."""
 
     def claimed(self, epoch: Epoch) -> MetadataMarks:
         """A keeper opens `epoch` of the metadata log: part of that very `multi()`."""
@@ -40,10 +44,7 @@ class MetadataMarks(NamedTuple):
         """
         assert through > self.through, (through, self)
         assert self._is_written(first, last), (first, last, self)
-        return self._replace(
-            through=int(through), first_lsn=first if self.first_lsn is None else self.first_lsn,
-            lsn=last,
-        ).validated()  # fmt: skip
+        return self._replace(through=int(through), lsn=last).validated()
 
     def rewritten(self, first: Lsn, last: Lsn) -> MetadataMarks:
         """Copies from `first` to `last` count instead of everything before them."""
@@ -62,11 +63,11 @@ class MetadataMarks(NamedTuple):
     def validated(self) -> MetadataMarks:
         """The value itself, after its invariants were checked."""
         assert self.epoch >= 0 and self.through >= 0, f"1: {self}"
-        assert (self.first_lsn is None) == (self.lsn is None), f"1: {self}"
-        if self.first_lsn is not None and self.lsn is not None:
-            assert 1 << 32 <= self.first_lsn <= self.lsn, f"1: {self}"
+        if self.lsn is not None:
+            assert 1 << 32 <= (self.first_lsn or 1 << 32) <= self.lsn, f"1: {self}"
             assert self.lsn >> 32 <= self.epoch, f"1: {self}"
-        assert not self.through or self.lsn is not None, f"2: {self}"
+        is_used = self.through > 0 or self.first_lsn is not None
+        assert not is_used or self.lsn is not None, f"2: {self}"
         return self
 
     def _is_written(self, first: Lsn, last: Lsn) -> bool:

@@ -19,7 +19,7 @@ from duramen.core.flexible.segment import AnySegment
 from duramen.ids import Epoch, LogId, is_metadata_log
 
 
-class RecordKind(enum.Enum):
+class MetadataKind(enum.Enum):
     """What a record is there for."""
 
     TOLD = "told"
@@ -33,7 +33,7 @@ class RecordKind(enum.Enum):
 class MetadataRecord:
     """The metadata of one segment."""
 
-    kind: RecordKind
+    kind: MetadataKind
     segment: AnySegment
     node_version: int
     """Of the segment's node, as it was read: a move deletes the node at exactly this version."""
@@ -68,7 +68,7 @@ class MetadataRecord:
     def validated(self) -> MetadataRecord:
         """The value itself, after its invariants were checked."""
         assert not is_metadata_log(self.log_id), f"a metadata log has none itself: {self}"
-        assert self.kind is not RecordKind.MOVED or self.segment.is_closed, f"may change: {self}"
+        assert self.kind is not MetadataKind.MOVED or self.segment.is_closed, f"may change: {self}"
         assert self.node_version >= 0 and self.made >= 0, f"no version: {self}"
         assert (self.config is None) == (self.config_version is None), f"half of it: {self}"
         return self

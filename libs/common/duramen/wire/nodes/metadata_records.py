@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from duramen.core.metadata_log.record import MetadataRecord, RecordKind
+from duramen.core.metadata_log.record import MetadataKind, MetadataRecord
 from duramen.ids import LogId
 from duramen.wire.nodes.fields import (
     MetadataJsonError,
@@ -27,7 +27,7 @@ from duramen.wire.nodes.fields import (
 )
 from duramen.wire.nodes.segments import list_segment_fields, read_segment_fields
 
-_KINDS: Final = {kind.value: kind for kind in RecordKind}
+_KINDS: Final = {kind.value: kind for kind in MetadataKind}
 
 
 def encode_metadata_record(record: MetadataRecord) -> bytes:
@@ -64,7 +64,7 @@ def read_metadata_record(data: bytes, log_id: LogId) -> MetadataRecord | None:
         raise MetadataJsonError(f"this is no metadata record: {error!r}") from error
 
 
-def _read_known(document: dict[str, Any], kind: RecordKind, log_id: LogId) -> MetadataRecord:
+def _read_known(document: dict[str, Any], kind: MetadataKind, log_id: LogId) -> MetadataRecord:
     named = (
         take_field(document, "log_id", read_number),
         take_field(document, "epoch", check_whole),
