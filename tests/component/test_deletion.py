@@ -16,6 +16,7 @@ import pytest
 
 from duramen.config import LogConfig
 from duramen.core.log_node import LogNode
+from duramen.core.metadata_log.marks import MetadataMarks
 from duramen.core.quorum import Quorum
 from duramen.core.segment import Fragment, Segment, Totals
 from duramen.ids import (
@@ -28,6 +29,8 @@ from duramen.ids import (
     Member,
     ledger_of,
     log_of,
+    lsn_of,
+    metadata_log_of,
 )
 from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
 from duramen.runtime.stores.metadata_store import MetadataStore, Stored, Unavailable, Watch
@@ -270,6 +273,38 @@ def test_a_log_that_released_hot_copies_loses_those_ledgers_and_keeps_the_others
         assert world.holder.dropped == [], "the proof is read twice"
         await world.run_rounds(1)
         assert world.holder.dropped == [ledger_of(LOG, epoch) for epoch in e(2, 3)]
+
+    run(scenario)
+
+
+def test_a_log_with_a_metadata_log_is_understood() -> None:
+    """What has moved has no segment node, and the log node alone says that it may be dropped."""
+    moved = log_node(
+        first_hot_epoch=Epoch(4),
+        snapshot_lsn=8 << 32,
+        metadata=MetadataMarks(1, 2, None, lsn_of(Epoch(1), EntryId(5))),
+    )
+
+    async def scenario(world: World) -> None:
+        world.holder.hold(LOG, 2, 3, 4, 9)
+        await world.put_log(moved)
+        await world.run_rounds(2)
+        assert world.holder.dropped == [ledger_of(LOG, epoch) for epoch in e(2, 3)]
+        assert world.count("nodes_unusable") == 0
+
+    run(scenario)
+
+
+def test_a_metadata_log_loses_what_it_gave_up_as_any_log() -> None:
+    metadata_log = metadata_log_of(LOG)
+
+    async def scenario(world: World) -> None:
+        world.holder.hold(LOG, 2)
+        world.holder.hold(metadata_log, 2, 5)
+        await world.put_log(log_node())
+        await world.put_log(log_node(metadata_log, first_live_epoch=Epoch(5)))
+        await world.run_rounds(2)
+        assert world.holder.dropped == [ledger_of(metadata_log, Epoch(2))]
 
     run(scenario)
 
