@@ -8,16 +8,31 @@ docs/protocol/retention.md.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from duramen.ids import BookieId, Epoch, Incarnation, LogId, Member, ledger_of
+from duramen.core.log_node import LogNode
+from duramen.core.metadata_log.marks import MetadataMarks
+from duramen.ids import (
+    BookieId,
+    EntryId,
+    Epoch,
+    Incarnation,
+    LogId,
+    Member,
+    ledger_of,
+    lsn_of,
+    metadata_log_of,
+)
 from duramen.runtime.stores.memory_store import MemoryStore
 from duramen.wire.metadata_json import (
     MetadataJsonError,
+    encode_log,
     encode_node,
     encode_tombstone,
+    read_any_log,
     read_node,
     read_tombstone,
 )
@@ -187,6 +202,85 @@ def test_other_disks_under_the_same_name_are_not_spoken_for() -> None:
         await purge(world)
         await bookie.confirmation.run_round()
         assert await bookie.confirmed() is None
+
+    run(act)
+
+
+# --- Metadata logs -------------------------------------------------------------------------------
+
+
+async def make_metadata_log(world: World, log_id: LogId, *, is_open: bool = False) -> LogId:
+    """The metadata log of a log, with an epoch; nobody makes one by a call yet."""
+    log = await world.log(str(log_id))
+    metadata_log = metadata_log_of(log_id)
+    node = replace(log, log_id=metadata_log, is_deleted=False, deleted_unix_ms=None,
+                   is_purged=False, next_epoch=Epoch(2), last_clean_epoch=0 if is_open else 1,
+                   snapshot_lsn=None)  # fmt: skip
+    path = PATHS.log(metadata_log)
+    await world.store.create(path, encode_log(node.validated()), make_parents=True)
+    await world.store.create(PATHS.segments(metadata_log), b"")
+    return metadata_log
+
+
+async def read_metadata_log(world: World, metadata_log: LogId) -> LogNode:
+    stored = await world.store.get(PATHS.log(metadata_log))
+    assert stored is not None
+    return read_any_log(stored.data)
+
+
+def test_a_metadata_log_is_purged_when_its_log_is_gone_and_not_before() -> None:
+    async def act(world: World) -> None:
+        bookie = Bookie(world, "b1")
+        await bookie.join()
+        log_id = await purge(world, bookie)
+        metadata_log = await make_metadata_log(world, log_id)
+        bookie.holder.hold(metadata_log, 1)
+        await world.run_rounds()
+        assert not (await read_metadata_log(world, metadata_log)).is_deleted
+        await bookie.delete_and_confirm()
+        assert bookie.holder.list_logs() == [metadata_log], "while its log is there it is kept"
+        await world.run_rounds(1)
+        assert not await has_node(world, log_id)
+        assert (await read_metadata_log(world, metadata_log)).is_purged
+        assert await tombstones(world) == ("2",)
+        await bookie.delete_and_confirm()
+        await world.run_rounds(1)
+        assert bookie.holder.list_logs() == [] and await tombstones(world) == ()
+        assert not await has_node(world, metadata_log)
+
+    run(act)
+
+
+def test_a_log_stays_until_its_metadata_log_is_closed() -> None:
+    async def act(world: World) -> None:
+        bookie = Bookie(world, "b1")
+        await bookie.join()
+        log_id = await purge(world)
+        metadata_log = await make_metadata_log(world, log_id, is_open=True)
+        await bookie.confirmation.run_round()
+        await world.run_rounds()
+        assert await has_node(world, log_id) and await tombstones(world) == ("1",)
+        opened = await read_metadata_log(world, metadata_log)
+        await world.change(replace(opened, last_clean_epoch=1))
+        await world.run_rounds(1)
+        assert not await has_node(world, log_id)
+        assert (await read_metadata_log(world, metadata_log)).is_purged
+
+    run(act)
+
+
+def test_a_log_whose_metadata_have_moved_is_purged_as_any() -> None:
+    async def act(world: World) -> None:
+        bookie = Bookie(world, "b1")
+        await bookie.join()
+        log_id = await purge(world, bookie)
+        log = await world.log(str(log_id))
+        await make_metadata_log(world, log_id)
+        marks = MetadataMarks(1, 1, None, lsn_of(Epoch(1), EntryId(0)))
+        await world.change(replace(log, first_hot_epoch=Epoch(2), metadata=marks).validated())
+        await bookie.delete_and_confirm()
+        await world.run_rounds(1)
+        assert len(bookie.holder.dropped) == 2 and not await has_node(world, log_id)
 
     run(act)
 

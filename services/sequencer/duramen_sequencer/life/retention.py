@@ -54,8 +54,8 @@ from duramen.units import SECOND
 from duramen.wire.metadata_json import (
     MetadataJsonError,
     encode_log,
+    read_any_log,
     read_any_segment,
-    read_log,
     read_node,
 )
 from duramen_sequencer.life.tombstones import Tombstones
@@ -204,7 +204,7 @@ class RetentionRounds:
         ):
             return
         try:
-            log = read_log(stored.data)
+            log = read_any_log(stored.data)
             if not self._is_ours(log, await self._read_owner(log_id)):
                 return
             due_ms = await self._look_after(log, stored.version, now_ms)

@@ -4,22 +4,24 @@ A purge writes the tombstone, a node with the next sequence number and the log's
 `multi()` that marks the log node. Every bookie confirms, in its own node, up to which sequence it
 holds nothing (`duramen_bookie.upkeep.tombstones`). What all of them have confirmed is removed: the
 log node, which was the proof that the ledgers are dead (R4), and then nobody needs it. A bookie
-that is away keeps it, for as long as it stays away.
+that is away keeps it, for as long as it stays away. A log's metadata log is purged when the log's
+node goes, and not before: until then it is what says where the log's segments were.
 
 The bookies are listed after a sync. One that joins later began with empty disks, and a purged log
 takes no entries. Called by `retention`. Source: docs/protocol/metadata.md "tombstones and
-tombstones/<sequence>", R4, docs/protocol/retention.md.
+tombstones/<sequence>", R4, docs/protocol/retention.md, docs/protocol/metadata-logs.md "Changes".
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+import secrets
+from collections.abc import Callable, Sequence
 from typing import Final
 
-from duramen.core.log_node import LogNode
-from duramen.ids import LogId
+from duramen.core.log_node import Ending, LogNode
+from duramen.ids import LogId, is_metadata_log, metadata_log_of
 from duramen.runtime.stores.metadata_store import (
     Conflict,
     Create,
@@ -32,10 +34,11 @@ from duramen.runtime.stores.metadata_store import (
 from duramen.wire.metadata_json import (
     MetadataJsonError,
     Paths,
+    encode_log,
     encode_node,
     encode_tombstone,
+    read_any_log,
     read_confirmed,
-    read_log,
     read_node,
     read_tombstone,
     read_whole,
@@ -62,8 +65,8 @@ class Tombstones:
         """Removed since the start; those that still waited for a bookie when looked at last."""
         return {**self._counts, "waiting": self._waiting_count}
 
-    async def plan(self, log_id: LogId) -> list[Op]:
-        """What a purge adds to its `multi()`: the log's tombstone, with the next sequence.
+    async def plan(self, *log_ids: LogId) -> list[Op]:
+        """What a purge adds to its `multi()`: the logs' tombstone, with the next sequence.
 
         Numbers are never given twice, however many tombstones were removed: what a bookie confirmed
         would cover a log that it has not seen.
@@ -75,11 +78,11 @@ class Tombstones:
         stored = await self._store.get(parent)
         if stored is None:
             data = encode_node({"last_sequence": 1})
-            return [Create(parent, data), self._create(1, log_id)]
+            return [Create(parent, data), self._create(1, log_ids)]
         fields = read_node(stored.data)
         sequence = read_whole(fields.get("last_sequence")) + 1
         data = encode_node({**fields, "last_sequence": sequence})
-        return [Set(parent, data, stored.version), self._create(sequence, log_id)]
+        return [Set(parent, data, stored.version), self._create(sequence, log_ids)]
 
     async def sweep(self, is_ours: Callable[[LogNode], bool]) -> None:
         """Remove what every bookie has confirmed, oldest first.
@@ -132,16 +135,45 @@ class Tombstones:
             stored = await self._store.get(self._paths.log(log_id))
             if stored is None:
                 continue
-            log = read_log(stored.data)
+            log = read_any_log(stored.data)
             if not log.is_purged:
                 raise MetadataJsonError(f"log {log_id} is not purged")
             if not is_ours(log):
                 return
             ops += await self._list_children(log_id)
             ops.append(DeleteNode(self._paths.log(log_id), stored.version))
-        await self._store.commit([*ops, DeleteNode(path, tombstone.version)])
+        ops.append(DeleteNode(path, tombstone.version))
+        async with self.turn:
+            burials = await self._bury_metadata_logs(read_tombstone(tombstone.data))
+            if burials is None:
+                return
+            await self._store.commit([*ops, *burials])
         self._counts["removed"] += 1
         _LOG.info("tombstone %d: every bookie has dropped what it had", sequence)
+
+    async def _bury_metadata_logs(self, log_ids: Sequence[LogId]) -> list[Op] | None:
+        """The metadata logs of these logs are purged in the same change, with a tombstone.
+
+        There is no moment at which neither is there to say so. None: one is not closed yet; whoever
+        looks after orphans closes it.
+        """
+        ops: list[Op] = []
+        buried = []
+        for log_id in log_ids:
+            if is_metadata_log(log_id):
+                continue
+            metadata_log = metadata_log_of(log_id)
+            stored = await self._store.get(self._paths.log(metadata_log))
+            if stored is None:
+                continue
+            log = read_any_log(stored.data)
+            if log.unclosed_epochs:
+                return None
+            nonce = secrets.token_hex(12)
+            purged = log.with_ending(Ending.DELETE, unix_ms=0, nonce=nonce).purged(nonce)
+            ops.append(Set(self._paths.log(metadata_log), encode_log(purged), stored.version))
+            buried.append(metadata_log)
+        return [*ops, *await self.plan(*buried)] if buried else []
 
     async def _list_children(self, log_id: LogId) -> list[Op]:
         """The parent of the segment nodes; those themselves went with the purge."""
@@ -149,5 +181,5 @@ class Tombstones:
         stored = await self._store.get(path)
         return [] if stored is None else [DeleteNode(path, stored.version)]
 
-    def _create(self, sequence: int, log_id: LogId) -> Create:
-        return Create(self._paths.tombstone(sequence), encode_tombstone([log_id]))
+    def _create(self, sequence: int, log_ids: Sequence[LogId]) -> Create:
+        return Create(self._paths.tombstone(sequence), encode_tombstone(log_ids))
