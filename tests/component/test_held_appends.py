@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import pytest
 
 from duramen.config import Window
-from duramen.ids import LogId
+from duramen.ids import LogId, metadata_log_of
 from duramen.runtime.stores.metadata_store import Op
 from duramen.wire.sequencer_calls import AppendedBatch, Redirect
 from duramen_sequencer import log_host
@@ -32,6 +32,16 @@ def test_no_more_small_appends_wait_for_a_logs_owner_than_for_a_log() -> None:
         results = await asyncio.gather(*waiting)
         starts = [result.start.seq_num for result in results if isinstance(result, AppendedBatch)]
         assert starts == list(range(len(waiting)))
+
+    play(scenario)
+
+
+def test_nobody_appends_to_a_metadata_log() -> None:
+    async def scenario(world: HostWorld) -> None:
+        host, metadata_log = await world.add_host(FIRST), metadata_log_of(LOG)
+        await world.add_log(metadata_log)
+        assert code_of(await world.append(host, metadata_log)) == "log_not_found"
+        assert not world.owner_exists(metadata_log) and metadata_log not in host.drivers
 
     play(scenario)
 

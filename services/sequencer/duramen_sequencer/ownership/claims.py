@@ -30,7 +30,7 @@ from duramen.core.ownership.relief import can_append
 from duramen.core.sequencer.context import SequencerContext
 from duramen.core.sequencer.effects import Owner
 from duramen.errors import DuramenError
-from duramen.ids import LogId, SequencerId
+from duramen.ids import LogId, SequencerId, is_metadata_log
 from duramen.runtime.registry import Roster
 from duramen.runtime.sequencer.log_driver import now_us
 from duramen.runtime.sequencer.metadata_link import MetadataLink
@@ -104,6 +104,9 @@ class Claims:
                 or it was lost lately;
                 `server_draining`: this process is stopping and nobody else is there.
         """
+        if is_metadata_log(log_id):
+            # Its keeper claims it in a change of its own; an append comes from nobody.
+            raise DuramenError("log_not_found", f"no log has the id {log_id}", field="log")
         try:
             return await self._find_owner(log_id, tried, is_leaving=is_leaving)
         except (MetadataError, MetadataJsonError) as error:
