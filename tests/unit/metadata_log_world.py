@@ -147,12 +147,14 @@ class World:
         self.versions[epoch].append(segment)
 
     def archive(self) -> None:
-        """A cold copy, a second look at it, or another copy in its place."""
+        """Work of the archive at any closed segment, most often at the oldest that is hot."""
         closed = [epoch for epoch, node in self.nodes.items() if node.segment.is_closed]
-        if not closed:
-            return None
         hot = [epoch for epoch in closed if epoch >= self.log.first_hot_epoch]
-        epoch = self.rng.choice(hot[:1] * 3 + closed)
+        if closed:
+            self.archive_epoch(self.rng.choice(hot[:1] * 3 + closed))
+
+    def archive_epoch(self, epoch: Epoch) -> None:
+        """A cold copy, a second look at it, or another copy in its place."""
         segment = self.nodes[epoch].segment
         if segment.cold_copy is not None and not segment.cold_copy.is_rechecked:
             return self.set_node(epoch, segment.with_recheck(2, self.make_nonce()))

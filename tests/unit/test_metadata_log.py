@@ -6,6 +6,7 @@ that is broken there on purpose must show. Source: docs/protocol/metadata-logs.m
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -46,7 +47,7 @@ from duramen.core.metadata_log.record import MetadataKind, MetadataRecord
 from duramen.core.segment import Segment
 from duramen.ids import EntryId, Epoch, Lsn, lsn_of
 from tests.unit import metadata_log_world
-from tests.unit.metadata_log_world import KeeperProcess, Node, World, play
+from tests.unit.metadata_log_world import KeeperProcess, World, play
 
 STEP_COUNT = 2_000
 
@@ -105,16 +106,11 @@ def make_world(*broken: str, epoch_count: int = 3) -> World:
         world.open_epoch()
         world.close_epoch()
     for epoch in map(Epoch, range(1, epoch_count + 1)):
-        while not _is_rechecked(world.nodes[epoch]):
-            world.archive()
+        world.archive_epoch(epoch)
+        world.archive_epoch(epoch)
     for _ in range(epoch_count - 1):
         world.release()
     return world
-
-
-def _is_rechecked(node: Node) -> bool:
-    copy = node.segment.cold_copy
-    return copy is not None and copy.is_rechecked
 
 
 def run_until(process: KeeperProcess, is_so: Callable[[], bool]) -> None:
@@ -154,6 +150,59 @@ def test_a_record_of_an_overtaken_keeper_never_becomes_the_last() -> None:
     overtake("looks-before-it-seals")
     with pytest.raises(AssertionError, match="listed as it was"):
         overtake("claim-checks-only", "looks-before-it-seals")
+
+
+def replace_copy(world: World) -> None:
+    epoch = Epoch(world.log.metadata.through + 1)
+    if epoch in world.nodes:
+        world.set_node(epoch, replace(world.nodes[epoch].segment, nonce=world.make_nonce()))
+
+
+def open_and_close(world: World) -> None:
+    world.open_epoch()
+    world.close_epoch()
+
+
+@pytest.mark.parametrize(
+    ("event", "dies"),
+    [
+        (replace_copy, False),
+        (replace_copy, True),
+        (World.configure, False),
+        (World.give_up, False),
+        (World.release, False),
+        (open_and_close, False),
+    ],
+)
+def test_at_each_point_of_a_keeper_another_may_come_and_anything_change(
+    event: Callable[[World], None], dies: bool
+) -> None:
+    """Complete: one keeper to each of its points, a change, the other to each of its own, and then
+    both to their end."""
+    for first_count, second_count in itertools.product(range(26), repeat=2):
+        world = make_world(epoch_count=4)
+        one, other = KeeperProcess(world), KeeperProcess(world)
+        one.tell()
+        _step(one, first_count)
+        event(world)
+        world.check()
+        _step(other, second_count)
+        if dies:
+            one.die()
+        event(world)
+        _step(one, 30)
+        _step(other, 30)
+        _step(one, 30)
+        assert world.log.metadata.through == world.log.first_hot_epoch - 1
+
+
+def _step(process: KeeperProcess, count: int) -> None:
+    world = process.world
+    for _ in range(count):
+        before = world.version, len(world.records)
+        process.step()
+        if before != (world.version, len(world.records)):
+            world.check()
 
 
 def make_late_history() -> World:
