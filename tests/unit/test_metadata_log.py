@@ -357,6 +357,14 @@ def test_a_rewrite_leaves_nothing_out() -> None:
     assert plan_rewrite(world.log, records[1:], ()) is None, "a record that counts is missing"
 
 
+def test_a_node_that_fits_in_no_record_is_not_told() -> None:
+    world = make_world()
+    large = _stored(world)
+    large[1] = large[1]._replace(size_bytes=NODE_BYTES_MAX + 1)
+    copies = plan_rewrite(world.log, (), large)
+    assert copies is not None and [copy.epoch for copy in copies] == [1, 3]
+
+
 def test_a_metadata_log_is_rewritten_beyond_eight_segments() -> None:
     world = moved_world()
     assert world.metadata_log is not None

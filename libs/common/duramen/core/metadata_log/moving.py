@@ -96,7 +96,8 @@ def plan_rewrite(
         stored: nodes that have not moved, which are newer than what was told of them.
     """
     counting = find_counting(log, records)
-    history = {node.segment.epoch: _tell(node) for node in stored}
+    fitting = [node for node in stored if node.size_bytes <= NODE_BYTES_MAX]
+    history = {node.segment.epoch: _report(node) for node in fitting}
     configs: dict[Epoch, MetadataRecord] = {}
     for _, record in records:
         if record.config is not None:
@@ -116,7 +117,7 @@ def plan_rewrite(
     return copies
 
 
-def _tell(node: StoredNode) -> MetadataRecord:
+def _report(node: StoredNode) -> MetadataRecord:
     """History, of a node that is there."""
     return MetadataRecord(MetadataKind.TOLD, node.segment, node.version, node.made).validated()
 
