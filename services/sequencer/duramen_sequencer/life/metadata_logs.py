@@ -1,0 +1,165 @@
+"""What a keeper of a metadata log reads and changes in the metadata store.
+
+Each change is one `multi()` that names the versions of what was looked at, and is sent once: a
+keeper looks again whatever became of it (R3), so nothing here tells an applied change from a
+refused one. Only the creation of parents is tried again, which concludes nothing.
+
+Not here: the claim itself, which is that of any log (`core.sequencer.proposals`); `bind_claim` is
+what it has in addition. Called by the driver of a keeper. Source: docs/protocol/metadata-logs.md
+"Changes".
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+from duramen.core.log_node import LogNode, TrimPoint
+from duramen.core.metadata_log.configuring import metadata_log_config
+from duramen.core.metadata_log.keeper import (
+    ClaimEpoch,
+    CommitMarks,
+    KeeperView,
+    MakeLog,
+    TrimLog,
+)
+from duramen.core.metadata_log.moving import MOVE_COUNT_MAX, StoredNode, first_to_move
+from duramen.ids import Epoch, LogId, metadata_log_of
+from duramen.runtime.stores.metadata_store import (
+    Check,
+    Conflict,
+    ConflictKind,
+    Create,
+    DeleteNode,
+    MetadataStore,
+    Op,
+    OutcomeUnknown,
+    Set,
+    create_parents,
+)
+from duramen.wire.metadata_json import Paths, encode_log, read_any_log, read_any_segment
+
+
+class MetadataLogNodes:
+    """The nodes of logs and of their metadata logs."""
+
+    def __init__(self, store: MetadataStore, paths: Paths) -> None:
+        self._store = store
+        self._paths = paths
+
+    async def look(self, log_id: LogId, *, is_keeper: bool, is_idle: bool) -> KeeperView | None:
+        """What stands there now, the log node first; None: there is no such log.
+
+        Raises:
+            MetadataError: the store does not say.
+            MetadataJsonError: a node is not understood.
+        """
+        path = self._paths.log(log_id)
+        await self._store.sync(path)
+        found = await self._store.get(path)
+        if found is None:
+            return None
+        log = read_any_log(found.data)
+        metadata_log = await self._store.get(self._paths.log(metadata_log_of(log_id)))
+        return KeeperView(
+            log,
+            found.version,
+            None if metadata_log is None else read_any_log(metadata_log.data),
+            await self._read_stored(log),
+            is_keeper=is_keeper,
+            is_idle=is_idle,
+        )
+
+    async def make(self, want: MakeLog, *, created_unix_ms: int, nonce: str) -> None:
+        """The metadata log's nodes; it has no epoch yet.
+
+        Raises:
+            MetadataError: it may be there or not.
+        """
+        log = LogNode(
+            metadata_log_of(want.log.log_id),
+            want.log.namespace,
+            want.log.name,
+            metadata_log_config(want.log.config),
+            created_unix_ms=created_unix_ms,
+            nonce=nonce,
+        )
+        path = self._paths.log(log.log_id)
+        ops: list[Op] = [
+            Create(path, encode_log(log)),
+            Create(self._paths.segments(log.log_id), b""),
+            Check(self._paths.log(want.log.log_id), want.version),
+        ]
+        try:
+            await self._store.commit(ops)
+        except Conflict as conflict:
+            if conflict.kind is not ConflictKind.NO_NODE or conflict.index != 0:
+                return
+            await create_parents(self._store.commit, path)
+            await self._commit(ops)
+
+    def bind_claim(self, want: ClaimEpoch, epoch: Epoch, nonce: str) -> Set:
+        """What the `multi()` that opens `epoch` of the metadata log sets in the log's own node."""
+        after = want.log.with_metadata(want.log.metadata.claimed(epoch), nonce)
+        return Set(self._paths.log(want.log.log_id), encode_log(after), want.version)
+
+    async def commit(self, want: CommitMarks) -> None:
+        """Other records count, and the nodes that they stand for are gone, each as it was recorded.
+
+        Raises:
+            MetadataError: nothing was applied.
+        """
+        log_id = want.log.log_id
+        deleted = [
+            DeleteNode(self._paths.segment(log_id, node.segment.epoch), node.version)
+            for node in want.deleted
+        ]
+        await self._commit(
+            [Set(self._paths.log(log_id), encode_log(want.log), want.version), *deleted]
+        )
+
+    async def trim(
+        self, log_id: LogId, want: TrimLog, *, seq_num: int, unix_ms: int, nonce: str
+    ) -> None:
+        """The metadata log is trimmed to the first record that counts.
+
+        Args:
+            seq_num: of the first record of the entry at `want.lsn`.
+            unix_ms: now, from which what is trimmed is kept for `retention.truncated`.
+
+        Raises:
+            MetadataError: nothing was applied.
+            MetadataJsonError: the node of the metadata log is not understood.
+        """
+        path = self._paths.log(metadata_log_of(log_id))
+        found = await self._store.get(path)
+        if found is None:
+            return
+        log = read_any_log(found.data)
+        point = TrimPoint(want.lsn, 0, seq_num)
+        if log.trim >= point:
+            return
+        # In an open epoch too: an ack set has accepted a LAC that covers what counts.
+        release = max(point, log.closed_end)
+        trimmed = log.with_trim(point, release=release, unix_ms=unix_ms, nonce=nonce)
+        await self._commit(
+            [Set(path, encode_log(trimmed), found.version),
+             Check(self._paths.log(log_id), want.version)]
+        )  # fmt: skip
+
+    async def _read_stored(self, log: LogNode) -> list[StoredNode]:
+        """The nodes from the next one to move on, up to the first one that is not there."""
+        stored: list[StoredNode] = []
+        first = first_to_move(log)
+        for epoch in map(Epoch, range(first, min(log.next_epoch, first + MOVE_COUNT_MAX))):
+            found = await self._store.get(self._paths.segment(log.log_id, epoch))
+            if found is None:
+                break
+            segment = read_any_segment(found.data)
+            stored.append(StoredNode(segment, found.version, found.made, len(found.data)))
+        return stored
+
+    async def _commit(self, ops: Sequence[Op]) -> None:
+        """Send it; what became of it is seen by the next look."""
+        with contextlib.suppress(Conflict, OutcomeUnknown):
+            await self._store.commit(ops)
