@@ -297,6 +297,22 @@ def test_history_waits_for_nobody_and_is_bounded() -> None:
     assert isinstance(rest, AppendMetadata) and [record.epoch for record in rest.records] == [2]
 
 
+def test_history_that_overflows_while_it_is_written_is_no_rewrite() -> None:
+    world = moved_world()
+    process = KeeperProcess(world)
+    marks = world.log.metadata
+    told = MetadataRecord(MetadataKind.TOLD, world.nodes[Epoch(3)].segment, 0, 1)
+    process.keeper.tell(told)
+    run_until(process, is_next(process, AppendMetadata))
+    for _ in range(2 * HISTORY_COUNT_MAX):
+        process.keeper.tell(told)
+    for _ in range(40):
+        process.step()
+        world.check()
+    changed = world.log.metadata._replace(epoch=marks.epoch)
+    assert changed == marks, "history changes no mark"
+
+
 # --- What may leave ------------------------------------------------------------------------------
 
 

@@ -17,6 +17,7 @@ Not here: whether this process is the keeper (`ownership`). Source: docs/protoco
 
 from __future__ import annotations
 
+import enum
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -125,6 +126,14 @@ class CloseEpoch:
 Want = Look | MakeLog | ClaimEpoch | ReadAll | AppendMetadata | CommitMarks | TrimLog | CloseEpoch
 
 
+class _Writing(enum.Enum):
+    """What the records are that are being appended."""
+
+    HISTORY = enum.auto()
+    COPIES = enum.auto()
+    MOVED = enum.auto()
+
+
 class Keeper:
     """Keeps the metadata log of one log.
 
@@ -141,8 +150,10 @@ class Keeper:
         self._history: deque[MetadataRecord] = deque(maxlen=HISTORY_COUNT_MAX)
         self._wanted: Want | None = None
         self._view: KeeperView | None = None
+        self._writing = _Writing.HISTORY
         self._moved: Sequence[StoredNode] = ()
         self._told_count = 0
+        """Of the history, from its beginning: what is being appended and was not forgotten yet."""
 
     @property
     def is_resting(self) -> bool:
@@ -191,33 +202,32 @@ class Keeper:
             return
         copies = plan_rewrite(self._view.log, records, self._view.stored)
         if copies:
-            self._write(copies)
+            self._write(_Writing.COPIES, copies)
 
     def on_appended(self, first: Lsn | None, last: Lsn | None) -> None:
         """Where the records lie that a LAC covers; None: their fate is not known.
 
         Then nothing is known of the epoch either: another is opened, and this one is recovered.
         """
-        was_rewrite = not self._moved and not self._told_count
         self._finish(AppendMetadata)
+        told_count, self._told_count = self._told_count, 0
         if first is None or last is None:
-            self._told_count = 0
             self._lose_epoch()
-            return
-        if self._told_count:
-            for _ in range(self._told_count):
-                self._history.popleft()
-            self._told_count = 0
-            self._want(Look())
             return
         view = self._view
         assert view is not None
-        if was_rewrite:
-            marks = view.log.metadata.rewritten(first, last)
-            after = view.log.with_metadata(marks, self._make_nonce())
-        else:
-            after = carry_move(view.log, self._moved, first, last, self._make_nonce())
-        self._want(CommitMarks(after, view.version, self._moved))
+        match self._writing:
+            case _Writing.HISTORY:
+                for _ in range(told_count):
+                    self._history.popleft()
+                self._want(Look())
+            case _Writing.COPIES:
+                marks = view.log.metadata.rewritten(first, last)
+                after = view.log.with_metadata(marks, self._make_nonce())
+                self._want(CommitMarks(after, view.version, ()))
+            case _Writing.MOVED:
+                after = carry_move(view.log, self._moved, first, last, self._make_nonce())
+                self._want(CommitMarks(after, view.version, self._moved))
 
     def on_changed(self, *, is_worth_a_look: bool) -> None:
         """A change was applied or not: what stands there says; False: nobody answers just now."""
@@ -229,7 +239,6 @@ class Keeper:
 
     def _decide(self, view: KeeperView) -> None:
         """The one thing that is due, or nothing."""
-        self._moved = ()
         metadata_log = view.metadata_log
         moved = plan_move(view.log, view.stored)
         if metadata_log is None:
@@ -254,13 +263,14 @@ class Keeper:
             self._want(ReadAll(view.log.metadata.first_lsn))
         elif self._history:
             self._told_count = len(self._history)
-            self._write(list(self._history))
+            self._write(_Writing.HISTORY, list(self._history))
         else:
             self._moved = moved
-            self._write(list_move_records(moved))
+            self._write(_Writing.MOVED, list_move_records(moved))
 
-    def _write(self, records: Sequence[MetadataRecord]) -> None:
+    def _write(self, writing: _Writing, records: Sequence[MetadataRecord]) -> None:
         assert self.epoch is not None
+        self._writing = writing
         self._want(AppendMetadata(self.epoch, records))
 
     def _close_epoch(self) -> None:
