@@ -269,6 +269,23 @@ def test_a_log_stays_until_its_metadata_log_is_closed() -> None:
     run(act)
 
 
+def test_retention_concludes_nothing_from_nodes_that_have_moved() -> None:
+    async def act(world: World) -> None:
+        log_id = LogId(int(await world.create({"retention": {"age": "1h"}})))
+        await world.add_segments(str(log_id), 5, 3)
+        log = await world.log(str(log_id))
+        marks = MetadataMarks(1, 1, None, lsn_of(Epoch(1), EntryId(0)))
+        moved = replace(log, first_hot_epoch=Epoch(2), metadata=marks).validated()
+        await world.change(moved)
+        await world.store.delete(PATHS.segment(log_id, Epoch(1)), version=0)
+        world.now_ms += 5 * HOUR_MS
+        await world.run_rounds()
+        assert await read_metadata_log(world, log_id) == moved, "nothing is truncated or given up"
+        assert await world.segments(str(log_id)) == ("2",)
+
+    run(act)
+
+
 def test_a_log_whose_metadata_have_moved_is_purged_as_any() -> None:
     async def act(world: World) -> None:
         bookie = Bookie(world, "b1")
