@@ -257,6 +257,19 @@ def test_a_keeper_dies_between_record_and_move() -> None:
     assert world.log.metadata.epoch == 2, "the next one opens an epoch of its own"
 
 
+def test_a_keeper_that_was_overtaken_rests() -> None:
+    world = make_world()
+    process = KeeperProcess(world)
+    run_until(process, is_next(process, CommitMarks))
+    (want,) = process.keeper.outbox
+    process.keeper.outbox.clear()
+    world.claim(ClaimEpoch(world.log, world.version))
+    assert isinstance(want, CommitMarks) and not world.commit(want)
+    process.keeper.on_changed(is_worth_a_look=True)
+    run_until(process, lambda: process.keeper.is_resting)
+    assert process.keeper.epoch is None and world.counts["claims"] == 2
+
+
 def test_a_purged_or_foreign_log_is_left_alone() -> None:
     world = make_world()
     for log, is_keeper in ((world.log, False), (replace(world.log, is_deleted=True), True)):

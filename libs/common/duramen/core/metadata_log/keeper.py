@@ -181,7 +181,9 @@ class Keeper:
         if view is None:
             return
         if self.epoch is not None and view.log.metadata.epoch != self.epoch:
+            # Somebody else is the keeper, or takes himself for it: two that claim at once go on so.
             self._lose_epoch()
+            return
         if not view.is_keeper or view.log.is_deleted:
             self._close_epoch()
             return
