@@ -294,6 +294,10 @@ def test_the_check_of_a_flexible_log_explains_its_nodeset() -> None:
         assert [row["bookie"] for row in told["nodes"]] == [f"b{index}" for index in range(6)]
         assert told["nodes"][0]["region"] == "x" and told["nodes"][0]["absent"] is False
         assert told["may_be_away"] == ["any 1 node", "any one rack", "any one region"]
+        places = [(row["kind"], row["place"], row["nodes"]) for row in told["places"]]
+        racks = [("rack", f"{region}/{rack}", 1) for region in "xyz" for rack in "ab"]
+        assert places == [*racks, *(("region", region, 2) for region in "xyz")]
+        assert all(row["appendable"] and row["recoverable"] for row in told["places"])
         assert (told["waived"], told["reopens"], told["refusal"]) == ([], [], None)
 
         await world.ask("locate", id="b5", weight=0)
