@@ -1,9 +1,9 @@
-"""Which formats a process understands beside those of version 0.4, as it says in its node.
+"""Which formats a process understands beside the first ones, as it says in its node.
 
 `segment` is the newest schema of segment nodes, `envelope` the newest of the envelopes that entries
 of flexible segments travel in, `entry` the newest version of entries: 2 may be compressed. A
-process of 0.4 says nothing. Of a bookie `envelope` is asked: that it stores entries of flexible
-segments.
+process from before these says nothing. Of a bookie `envelope` is asked: that it stores entries of
+flexible segments.
 
 Written by every process that registers, read by who is about to write what an older process would
 refuse: the format of the tree, a configuration with compression.
