@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from duramen.config import parse_log_config
-from duramen.core.flexible.nodeset import list_serving
+from duramen.core.flexible.nodeset import ServingBookie, list_serving
 from duramen.core.flexible.nodeset_plan import NodesetPlan, plan_nodeset
 from duramen.core.quorum import Quorum
 from duramen.core.segment import Fragment, Segment
 from duramen.errors import DuramenError
-from duramen.ids import EntryId, Epoch
+from duramen.ids import BookieId, EntryId, Epoch, Incarnation
 from duramen.runtime.cluster_node import ensure_cluster
 from duramen.runtime.stores.memory_store import MemoryStore
 from duramen.wire.metadata_json import (
@@ -28,6 +28,7 @@ from duramen.wire.metadata_json import (
     read_node,
 )
 from duramen.wire.nodes.formats import PROCESS_FORMATS, understands
+from duramen_sequencer.flexible.explanation import describe_nodeset
 from duramen_sequencer.log_changes import LogChanges
 from tests.component.placement_world import PATHS, Doubtful, World, member, with_world
 from tests.unit.core_fakes import LOG_ID
@@ -316,6 +317,29 @@ def test_the_check_of_a_flexible_log_explains_its_nodeset() -> None:
         assert shown["detail"] == "the segment spans 1 rack, and each entry wants 3"
 
     with_world(scenario, bookies=0)
+
+
+@pytest.mark.parametrize(
+    ("node", "told"),
+    [
+        (2, [("x/a", 3, True, False), ("x/b", 2, True, False)]),
+        (3, [("x/a", 3, False, False), ("x/b", 2, True, True)]),
+        (4, [("x/a", 3, False, True), ("x/b", 2, False, True)]),
+    ],
+)
+def test_each_rack_says_what_works_without_it(
+    node: int, told: list[tuple[str, int, bool, bool]]
+) -> None:
+    """Appends want `node` of those that are left, recovery fewer than that in the rack."""
+    replication = {"node": node, "rack": 1, "placement": "prefer"}
+    config = parse_log_config({"copysets": "flexible", "replication": replication})
+    serving = [
+        ServingBookie(BookieId(f"b{n}"), "x", rack, Incarnation(f"{n:032x}"), 1.0)
+        for n, rack in enumerate("aaabb")
+    ]
+    answer = describe_nodeset(replace(make_log(), config=config), None, serving)
+    found = [(row.place, row.nodes, row.appendable, row.recoverable) for row in answer.places]
+    assert found == told, "and no region: it is the only one"
 
 
 def test_a_striped_segment_is_not_judged_by_the_property_that_came_after_it() -> None:
