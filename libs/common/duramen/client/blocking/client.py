@@ -53,6 +53,7 @@ class SyncClient:
         timeout: float = 30.0,
         retry: RetryPolicy | None = None,
         http2: bool = True,
+        follow_owner: bool = False,
     ) -> None:
         """Make a client and start its thread; it connects with the first call.
 
@@ -64,6 +65,9 @@ class SyncClient:
             retry: which calls are repeated, and for how long; None: `RetryPolicy()`.
             http2: one HTTP/2 connection to each proxy. False: HTTP/1.1, for an ingress that speaks
                 nothing else; producers then have one batch on its way at a time.
+            follow_owner: append through a proxy in the region of the log's owner, where that is
+                another one than the region of `url`. The proxies there have to be reached from here
+                by the addresses that they are registered with.
 
         Raises:
             DuramenError: `invalid_argument`: no http:// or https:// url; a retry fails again.
@@ -72,7 +76,14 @@ class SyncClient:
             with SyncClient("http://localhost:7301") as client:
                 client["shop"].ensure()
         """
-        self._client = Client(url, read_url=read_url, timeout=timeout, retry=retry, http2=http2)
+        self._client = Client(
+            url,
+            read_url=read_url,
+            timeout=timeout,
+            retry=retry,
+            http2=http2,
+            follow_owner=follow_owner,
+        )
         self._portal = Portal()
         self._is_closed = False
 

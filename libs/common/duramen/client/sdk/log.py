@@ -292,8 +292,7 @@ class Log:
         batch = encode_records(items, lane, codec)
 
         async def send() -> Appended:
-            write = self._session.write
-            appended = await write.append(*self._key, batch, conditions=conditions)
+            appended = await self._session.append(self._key, batch, conditions)
             return check_count(appended, len(items))
 
         return await self._deliver(send, may_be_sent_twice=lane is not None)
@@ -353,7 +352,7 @@ class Log:
         session = self._session
 
         async def send(batch: bytes, record_count: int) -> Appended:
-            appended = await session.write.append(*self._key, batch, conditions=conditions)
+            appended = await session.append(self._key, batch, conditions)
             return check_count(appended, record_count)
 
         return Producer(

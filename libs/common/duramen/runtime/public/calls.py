@@ -129,14 +129,20 @@ CALLS: Final = (
         "Append a batch atomically",
         "All records of the body follow each other in the log, or none is there. JSON may carry "
         "the conditions; with any other form they are headers.",
-        _given(200, "the records are on the disks of `ack_quorum` bookies", AppendedAnswer),
+        {
+            **_given(200, "as many copies as the log asks for are on disks", AppendedAnswer),
+            307: Given(
+                "with `redirect`: nothing was appended; send the same to `Location`", {},
+                ("Location",),
+            ),
+        },
         (
             *_OF_LOG, "unsupported_media", "record_too_large", "batch_too_large",
             "too_many_records", "log_ended", "log_held", "condition_failed",
             "fencing_token_mismatch", "producer_fenced", "producer_gap", "producer_unknown",
             "append_uncertain", "window_full", "not_enough_bookies", "log_unavailable", "data_lost",
         ),
-        ("format", "timeout", "match_seq_num", "fencing_token", "producer"),
+        ("redirect", "format", "timeout", "match_seq_num", "fencing_token", "producer"),
         {JSON: "NewRecords", NDJSON: None, **dict.fromkeys(RAW), BATCH: None},
         needs_body=True, fate=CallFate.UNCERTAIN,
     ),
