@@ -115,6 +115,21 @@ def test_the_story_tells_of_a_nodeset_and_of_waves_ten_times_as_many_each_time()
     asyncio.run(scenario())
 
 
+def test_the_story_tells_an_owner_that_takes_its_log_over_from_one_that_lost_it() -> None:
+    async def scenario() -> None:
+        driver, stories = World().driver, Stories()
+        driver._home = cast(Any, SimpleNamespace(stories=stories))
+        driver._state = LogState.READING
+        core: Any = SimpleNamespace(state=LogState.READING, view=None, writer=None)
+        driver.core = core
+        for core.stall_count, core.reason in ((0, "sealed"), (1, "incomplete"), (1, "sealed")):
+            driver._report_story(LogState.ACTIVE)
+        told = [(row["event"], row["reason"]) for row in stories.report(LOG)]
+        assert told == [("fenced", "sealed"), ("stalled", "incomplete"), ("fenced", "sealed")]
+
+    asyncio.run(scenario())
+
+
 def test_a_timer_that_comes_first_is_left_alone() -> None:
     """It sets the next one: a batch of events costs no timer of the loop."""
 

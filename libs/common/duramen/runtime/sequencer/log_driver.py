@@ -148,6 +148,7 @@ class LogDriver:
         self._change_count = 0
         self._rewaved_due = 1
         """Entries with another wave at which the story tells of them the next time."""
+        self._stall_count = 0
         self._losses_taken = 0
         self.fault: Exception | None = None
         """What the core raised; from then on it is asked nothing."""
@@ -527,7 +528,10 @@ class LogDriver:
             case LogState.EARLY:
                 note(self.log_id, "appends early", 0, "older epochs are still being recovered")
             case LogState.READING if before is not LogState.IDLE and core.reason:
-                note(self.log_id, "fenced", self._epoch or 0, core.reason)
+                is_stalled = core.stall_count > self._stall_count
+                self._stall_count = core.stall_count
+                event = "stalled" if is_stalled else "fenced"
+                note(self.log_id, event, self._epoch or 0, core.reason)
             case LogState.DRAINING | LogState.CLOSING if before is LogState.ACTIVE:
                 self._note_reopening()
                 waves = "" if core.writer is None else core.writer.explain_waves()
