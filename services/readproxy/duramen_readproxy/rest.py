@@ -200,6 +200,8 @@ async def answer_read(
     backend.positions.note(reader.find_touched())
     next_seq_num = _next_of(records.next_seq_num, tail, start)
     document: dict[str, Any] = {"records": records.drain(), "next": f"seq:{next_seq_num}"}
+    if records.gaps:
+        document["gaps"] = records.gaps
     if tail is not None:
         document["tail"] = tail.encode()
         if _is_end_of(await follower.current_log(), tail):
@@ -222,9 +224,10 @@ async def _answer_stream(
     opened: OpenRequest,
 ) -> Response:
     """NDJSON or events."""
+    reader = open_reader(backend, follower, start, wanted)
     pieces = stream_records(
-        open_reader(backend, follower, start, wanted),
-        make_form(follower.log_id, start, wanted, backend.encodings),
+        reader,
+        make_form(follower.log_id, start, wanted, backend.encodings, reader.find_hole),
         wanted,
         lambda: backend.tails.find_reach(follower),
         lambda: backend.feeds.is_stopping,

@@ -78,7 +78,7 @@ class BulkReadAnswer(NamedTuple):
     next_position: str
     is_at_tail: bool
     first_seq_num: int | None = None
-    """Of the first record that was asked for; the first batch may begin before it."""
+    """Of what was asked for first: the first batch may begin before it, or a hole lies between."""
     moved_to: int | None = None
     """The position was truncated: the oldest record that is left has this sequence number."""
     is_ended: bool = False

@@ -208,12 +208,14 @@ def _open(
 ) -> list[ReadBatch]:
     """What of delivered entries was asked for, as readers get it."""
     try:
+        last = read_entry_info(delivered.entries[-1][1])
+        end = max(wanted, delivered.start_seq_num + last.totals.record_count)
         placed = [
             batch
             for _, body in delivered.entries
             for batch in place_batches(body, delivered.epoch, delivered.start_seq_num)
         ]
-        answer = BulkReadAnswer(placed, "", is_at_tail, wanted, moved_to)
+        answer = BulkReadAnswer(placed, f"seq:{end}", is_at_tail, wanted, moved_to)
         return make_batches(CutAnswer(answer, text, wanted, stop))
     except (BatchError, EntryError) as error:
         raise DuramenError("internal", f"stored records are not valid: {error}") from error
