@@ -44,6 +44,7 @@ from tests.bench.report import Figure, Target, at_least, at_most, find_ms, forma
 from tests.pauses import let_pass
 from tests.process.cluster import LocalCluster, create_log, running_cluster
 from tests.process.copies import ask_until, close_segment, open_store
+from tests.process.drain_figures import used_cpu_s
 from tests.process.faulty_bookie import faulty, set_fault
 from tests.process.log_changes import LogVersions, read_versions
 from tests.process.owners import owners_of
@@ -57,7 +58,9 @@ RECORD_BYTES: Final = 1024
 LEAD_S: Final = 2.0
 """From the start of a load to its fault, which strikes while appends are under way."""
 SAMPLE_S: Final = 1.0
-TURNS_COUNT: Final = 3
+RATE: Final = "rate"
+ROLES: Final = ("bookie", "sequencer", "writeproxy")
+TURNS_COUNT: Final = 5
 IN_FLIGHT: Final = 64
 P99_RATIO_MAX: Final = 1.5
 RATE_RATIO_MIN: Final = 0.9
@@ -114,6 +117,14 @@ class Comparison:
     struck: dict[str, Outcome]
 
 
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One turn at full rate; CPU by role."""
+
+    rate_per_s: float
+    cpu_us_per_append: dict[str, float]
+
+
 class Figures:
     """One run: a cluster with both logs, and what is measured on it."""
 
@@ -142,14 +153,21 @@ class Figures:
         await self._wait_healed()
         return struck
 
-    async def compare_rates(self, seconds: float) -> dict[str, list[float]]:
-        """Appends a second of each log alone, in turns."""
-        rates: dict[str, list[float]] = {side.name: [] for side in self.sides}
+    async def compare_rates(self, seconds: float) -> dict[str, list[Turn]]:
+        """As much as each log alone takes, in turns."""
+        turns: dict[str, list[Turn]] = {side.name: [] for side in self.sides}
         for _ in range(TURNS_COUNT):
             for side in self.sides:
                 spec = LoadSpec([side.url], seconds, IN_FLIGHT, body_bytes=RECORD_BYTES)
-                rates[side.name].append((await asyncio.to_thread(run_load, spec)).rate_per_s)
-        return rates
+                before = used_cpu_s(self.cluster)
+                done = await asyncio.to_thread(run_load, spec)
+                used = used_cpu_s(self.cluster)
+                used_us = {role: (used[role] - before[role]) * 1e6 for role in used}
+                count = len(done.latencies_s)
+                turns[side.name].append(
+                    Turn(done.rate_per_s, {role: us / count for role, us in used_us.items()})
+                )
+        return turns
 
     async def count_missing(self, appended: dict[str, int]) -> dict[str, int]:
         """How many of so many acknowledged records lie beyond the end of each log."""
@@ -197,7 +215,7 @@ class Figures:
     async def _sample(self, memory: dict[str, list[int]]) -> None:
         while True:
             for side in self.sides:
-                pid = self.cluster.process(side.owner)["pid"]
+                pid = self.cluster.pid(side.owner)
                 pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="utf-8").split()[1])
                 memory[side.name].append(pages * resource.getpagesize())
             await let_pass(SAMPLE_S, what="between two samples")
@@ -345,15 +363,20 @@ def list_figures(found: Comparison) -> list[Figure]:
     return figures
 
 
-def list_rate_figures(rates: dict[str, list[float]]) -> list[Figure]:
+def list_rate_figures(turns: dict[str, list[Turn]]) -> list[Figure]:
     """As much as each log takes, in turns; the ratio is that of pairs."""
-    ratio = statistics.median(
-        mine / other for mine, other in zip(rates["flexible"], rates["striped"], strict=True)
-    )
-    return [
-        *(Figure("rate", f"{s}: {IN_FLIGHT} in flight", max(rates[s]), "/s") for s in SIDES),
-        Figure("rate", "flexible to striped", ratio, "", target=at_least(RATE_RATIO_MIN)),
-    ]
+    pairs = list(zip(turns["flexible"], turns["striped"], strict=True))
+    ratio = statistics.median(mine.rate_per_s / other.rate_per_s for mine, other in pairs)
+    figures = []
+    for side in SIDES:
+        label = f"{side}: {IN_FLIGHT} in flight"
+        rate_per_s = statistics.median(turn.rate_per_s for turn in turns[side])
+        figures.append(Figure(RATE, label, rate_per_s, "/s"))
+        for role in ROLES:
+            us = statistics.median(turn.cpu_us_per_append[role] for turn in turns[side])
+            figures.append(Figure(RATE, f"{side}: CPU of {role}", us, "µs each"))
+    target = at_least(RATE_RATIO_MIN)
+    return [*figures, Figure(RATE, "flexible to striped", ratio, "", target=target)]
 
 
 async def measure(cluster: LocalCluster, options: argparse.Namespace) -> list[Figure]:
@@ -361,7 +384,8 @@ async def measure(cluster: LocalCluster, options: argparse.Namespace) -> list[Fi
     figures: list[Figure] = []
     appended = dict.fromkeys(SIDES, 0)
     async with figures_of(cluster, options.rate) as run:
-        for fault in options.only or FAULTS:
+        wanted = options.only or [*FAULTS, RATE]
+        for fault in (fault for fault in FAULTS if fault in wanted):
             found = await run.compare(fault, options.seconds, options.rounds)
             figures += list_figures(found)
             for phase in (found.calm, found.struck):
@@ -369,7 +393,7 @@ async def measure(cluster: LocalCluster, options: argparse.Namespace) -> list[Fi
                     appended[side] += len(phase[side].latencies_s)
         missing = await run.count_missing(appended)
         assert not any(missing.values()), f"acknowledged and beyond the end: {missing}"
-        if not options.only:
+        if RATE in wanted:
             figures += list_rate_figures(await run.compare_rates(options.turn_seconds))
     return figures
 
@@ -384,7 +408,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="of a load without and one with it")
     parser.add_argument("--turn-seconds", type=float, default=5.0, help="of a turn at full rate")
     parser.add_argument("--rate", type=float, default=500.0, help="appends a second to each log")
-    parser.add_argument("--only", action="append", choices=FAULTS, help="may be repeated")
+    parser.add_argument("--only", action="append", choices=[*FAULTS, RATE], help="may be repeated")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too")
     options = parser.parse_args()
     watch = CpuWatch()
