@@ -224,19 +224,24 @@ def test_who_waits_at_the_tail_is_told_when_recovery_closes_the_segment(kind: st
         await open_out_of_order(world, kind)
         await world.append(2)
         url = str(world.http.base_url)
-        batches: list[ReadBatch] = []
+        told: dict[str, list[ReadBatch]] = {"sdk": [], "core": []}
 
-        async def follow() -> None:
-            async with Client(url) as client:
-                async for batch in client["ns"]["log"].read("tail", follow=True):
-                    batches.append(batch)
-                    if batch.end == 9:
-                        return
+        async def follow(face: str, log: Any, from_: str | int) -> None:
+            async for batch in log.read(from_, follow=True):
+                told[face].append(batch)
+                if batch.end == 9:
+                    return
 
-        async with listen(world.http, f"{RECORDS}?from=tail") as events:
+        async with (
+            Client(url) as client,
+            listen(world.http, f"{RECORDS}?from=tail") as events,
+            asyncio.TaskGroup() as group,
+        ):
             assert (await anext(events)).kind == "tail"
-            following = asyncio.create_task(follow())
-            await wait_for(lambda: world.proxy.feeds.statistics()["readers"] == 2)
+            group.create_task(follow("sdk", client["ns"]["log"], "tail"))
+            group.create_task(follow("core", open_log(world), 2))
+            polling = asyncio.create_task(world.read("?from=tail&wait=20s"))
+            await wait_for(lambda: world.proxy.feeds.statistics()["readers"] == 3)
             await miss(world, 3)
             await world.append(1, is_confirmed=False)
             await miss(world, 1)
@@ -257,17 +262,18 @@ def test_who_waits_at_the_tail_is_told_when_recovery_closes_the_segment(kind: st
             async with asyncio.timeout(20):
                 bounded = await collect(world, "?from=seq:5&until=seq:7")
             assert [event.kind for event in bounded] == ["records", "gap", "end"]
-            async with Client(url) as client:
-                found = [batch async for batch in client["ns"]["log"].read("seq:6")]
+            found = [batch async for batch in client["ns"]["log"].read("seq:6")]
             core = [batch async for batch in open_log(world).read("seq:6")]
             assert tell(found) == tell(core) == [(6, 7)]
             await world.open_segment()
             await world.append(2)
             last = await anext(events)
             assert last.data["records"][0]["seq_num"] == 7
-            await following
-        assert tell(batches) == [(2, 5), (6, 7)]
-        assert [body for b in batches for body in b.bodies] == [b"r5", b"r7", b"r8"]
+            polled = await polling
+            assert (polled["gaps"][0]["next"], polled["next"] > "seq:5") == ("seq:5", True)
+        for face, batches in told.items():
+            assert tell(batches) == [(2, 5), (6, 7)], face
+            assert [body for b in batches for body in b.bodies] == [b"r5", b"r7", b"r8"], face
 
     run(scenario)
 

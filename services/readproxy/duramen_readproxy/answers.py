@@ -26,6 +26,9 @@ from duramen_readproxy.gaps import GapNote
 BATCH_COUNT_MAX: Final = 50_000
 """Batches of one binary answer: half of the rows that a frame may have (`wire.frame`)."""
 
+GAP_COUNT_MAX: Final = 1_000
+"""Holes of one answer: records need not lie between them."""
+
 
 class Bounds(NamedTuple):
     """Where an answer ends; None is no bound. `until` is a sequence number, exclusive."""
@@ -84,21 +87,22 @@ def translated() -> Iterator[None]:
 class _PlacingPick:
     """Where the answer begins and ends, in sequence numbers."""
 
-    __slots__ = ("_bounds", "_bytes", "_count", "_start", "gaps", "is_full", "next_seq_num")
+    __slots__ = (
+        "_bounds", "_bytes", "_count", "_gap_count", "_start", "is_full", "next_seq_num",
+    )  # fmt: skip
 
     def __init__(self, start: Start, bounds: Bounds) -> None:
         self._start = start
         self._bounds = bounds
         self._count = 0
         self._bytes = 0
-        self.gaps: list[GapNote] = []
-        """Holes that were passed, in their order."""
+        self._gap_count = 0
         self.is_full = bounds.until is not None and start.seq_num >= bounds.until
         self.next_seq_num: int | None = None
 
     @property
     def is_empty(self) -> bool:
-        return self._count == 0 and not self.gaps
+        return self._count == 0 and self._gap_count == 0
 
     @property
     def wanted_seq_num(self) -> int:
@@ -106,7 +110,12 @@ class _PlacingPick:
 
     def pass_hole(self, gap: GapNote, end_seq_num: int) -> None:
         """A hole is told once: the answer goes on behind it, or ends there."""
-        self.gaps.append(gap)
+        self._gap_count += 1
+        self.go_behind(end_seq_num)
+        self.is_full |= self._gap_count >= GAP_COUNT_MAX
+
+    def go_behind(self, end_seq_num: int) -> None:
+        """Nothing before this number is wanted any more."""
         self.next_seq_num = end_seq_num
         until = self._bounds.until
         self.is_full |= until is not None and end_seq_num >= until
@@ -119,12 +128,19 @@ class _PlacingPick:
 class RecordPick(_PlacingPick):
     """Exact cut by decoding; `drain` gives what was taken as JSON objects."""
 
-    __slots__ = ("_documents", "_is_base64")
+    __slots__ = ("_documents", "_is_base64", "gaps")
 
     def __init__(self, start: Start, bounds: Bounds, *, is_base64: bool) -> None:
         super().__init__(start, bounds)
         self._is_base64 = is_base64
         self._documents: list[dict[str, Any]] = []
+        self.gaps: list[GapNote] = []
+        """Holes that were passed, in their order."""
+
+    def pass_hole(self, gap: GapNote, end_seq_num: int) -> None:
+        """The answer has it among its gaps."""
+        self.gaps.append(gap)
+        super().pass_hole(gap, end_seq_num)
 
     def offer(self, placed: PlacedBatch) -> bool:
         """Take the batch's records from the start to a bound."""

@@ -157,7 +157,7 @@ class StreamForm(abc.ABC):
                 self._pick.next_seq_num, self._position = max(first, wanted), None
             elif first > wanted:
                 gap = describe_hole(self._find_hole, delivered.epoch, entry_id, wanted, first)
-                self._pick.pass_hole(gap, first)
+                self._pick.go_behind(first)
                 yield self.encode_note("gap", gap)
                 if self.is_full:
                     return
