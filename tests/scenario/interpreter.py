@@ -94,10 +94,9 @@ class Interpreter:
                       "size": options.get("flush_size", "512KiB")},
             "early_append": options.get("early") == "yes",
             "window": {"entries": int(options.get("window", 2000))},
+            "ack_mode": options.get("ack_mode", "ordered"),
         })  # fmt: skip
-        # The cores know `out_of_order`; the configuration does not admit it yet.
-        ack_mode = options.get("ack_mode", "ordered")
-        self.stage.make_log(config.model_copy(update={"ack_mode": ack_mode}))
+        self.stage.make_log(config)
 
     def _do_roster(self, words: list[str], options: dict[str, str]) -> None:
         self.stage.set_roster(words)

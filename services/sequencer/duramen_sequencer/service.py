@@ -107,6 +107,7 @@ class SequencerService:
             "roll": changes.roll,
             "reconfigure": changes.reconfigure,
             "config_changed": changes.learn,
+            "report_state": changes.report_state,
             "fence": partial(set_token, self.host),
             "suspend": self._maintenance.suspend,
             "weigh": Weighing(own_id, self._change_node).weigh,

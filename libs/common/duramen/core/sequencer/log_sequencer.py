@@ -129,6 +129,11 @@ class LogSequencer:
         return self.state is not LogState.IDLE and not self.intent.is_close_only
 
     @property
+    def knows_state(self) -> bool:
+        """Whether producers and token of the log are known here."""
+        return self.open_epoch is not None and self.takeover is None
+
+    @property
     def is_changing(self) -> bool:
         """Whether appends wait for a change of the nodes that may have been sent."""
         is_replacing = self.writer is not None and self.writer.state is WriterState.CHANGING
