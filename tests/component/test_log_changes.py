@@ -12,11 +12,14 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from duramen.core.sequencer import effects as fx
 from duramen.core.sequencer.context import SequencerContext
+from duramen.core.sequencer.exactly_once.stamps import Stamp
 from duramen.errors import DuramenError
 from duramen.ids import Epoch, SequencerId
 from duramen.runtime.http_client import PeerClient, UnreachableError
@@ -31,8 +34,10 @@ from duramen.wire.metadata_json import Paths, encode_log, encode_node, read_log
 from duramen.wire.nodes.formats import PROCESS_FORMATS
 from duramen_sequencer.log_changes import LogChanges
 from duramen_sequencer.log_host import LogHost
-from tests.unit.core_fakes import LOG_ID
+from tests.unit.core_fakes import LOG_ID, FakeStore
+from tests.unit.exact_log import Log
 from tests.unit.nodes import make_log
+from tests.unit.sequencer_driver import Driver
 from tests.waiting import wait_for
 
 PATHS = Paths("test")
@@ -384,5 +389,46 @@ def test_the_way_back_to_order_asks_nobody() -> None:
         await world.own_elsewhere()
         assert (await world.reconfigure({"ack_mode": "ordered"}))["changed"]
         assert [call["op"] for _, call in world.peers.calls] == ["config_changed"]
+
+    run(scenario)
+
+
+def test_the_owner_reports_its_producers_and_both_ends_of_its_epoch() -> None:
+    async def scenario(world: World) -> None:
+        log = Log()
+        world.host.drivers[LOG_ID] = cast(Any, SimpleNamespace(core=log.driver.core))
+        request = {"log_id": TEXT}
+        assert await world.changes.report_state(request) == {"state": ""}
+        for number in range(7):
+            log.append(Stamp(f"p{number}", 0, 0))
+        log.store()
+        told = (await world.changes.report_state(request))["state"]
+        assert told == "producer p0, producer p1, producer p2, producer p3, producer p4 and 2 more"
+        writer = log.driver.core.writer
+        assert writer is not None
+        answer = {end: [writer.lac, 14, 5] for end in ("released", "acknowledged")}
+        assert await world.changes.report_tail(request) == {"epoch": 1, **answer}
+        log.driver.core.release()
+        for call in (world.changes.report_state, world.changes.report_tail):
+            with pytest.raises(DuramenError, match="log_unavailable"):
+                await call(request)
+        world.host.drivers.clear()
+
+    run(scenario)
+
+
+def test_the_acknowledged_end_is_ahead_of_the_released_one() -> None:
+    async def scenario(world: World) -> None:
+        config = make_log().config.model_copy(update=LATE)
+        log = Log(Driver(FakeStore(replace(make_log(), config=config))))
+        log.driver.activate()
+        world.host.drivers[LOG_ID] = cast(Any, SimpleNamespace(core=log.driver.core))
+        log.append()
+        log.driver.take(fx.SendAdd)
+        log.append()
+        log.driver.store_all()
+        answer = {"epoch": 1, "released": [-1, 0, 0], "acknowledged": [1, 4, 5]}
+        assert await world.changes.report_tail({"log_id": TEXT}) == answer
+        world.host.drivers.clear()
 
     run(scenario)

@@ -27,7 +27,7 @@ from duramen.units import SECOND
 from tests.unit.core_fakes import LOG_ID, FakeStore
 from tests.unit.exact_log import Log
 from tests.unit.nodes import make_log
-from tests.unit.sequencer_driver import OTHER, Driver
+from tests.unit.sequencer_driver import OK, OTHER, Driver
 
 LATE = "out_of_order"
 EXPIRY = "60s"
@@ -118,6 +118,11 @@ def test_an_answer_out_of_order_has_its_place_and_number_at_once() -> None:
     assert (done.append_id, done.seq_num, done.start.entry) == (2, 2, 1)
     assert log.driver.core.writer is not None and log.driver.core.writer.lac == -1
     assert first.entry == 0 and len(adds) == 3
+    ours = log.driver.core.open_epoch
+    assert ours is not None
+    for add in adds:
+        log.driver.core.on_add(add.member, Epoch(1), add.entry, OK, log.driver.now_us)
+    assert (ours.acknowledged[0], ours.acknowledged[1].record_count) == (1, 4), "it never falls"
 
 
 # --- The way to out_of_order ---------------------------------------------------------------------

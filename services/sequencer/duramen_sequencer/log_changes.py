@@ -21,8 +21,9 @@ from typing import Any, Final
 from duramen.config import LogConfig, parse_log_config
 from duramen.config_changes import merge_log_config
 from duramen.core.log_node import LogNode
+from duramen.core.segment import Totals
 from duramen.errors import ERRORS, DuramenError
-from duramen.ids import LAST_LOG_ID, LogId
+from duramen.ids import LAST_LOG_ID, EntryId, LogId
 from duramen.runtime.http_client import PeerClient, PeerError
 from duramen.runtime.registry import refuse_unspoken
 from duramen.runtime.sequencer.log_driver import now_us
@@ -65,7 +66,8 @@ def _loses_order(old: LogConfig, new: LogConfig) -> bool:
 
 
 class LogChanges:
-    """The operations `roll`, `reconfigure`, `config_changed` and `report_state` of one sequencer.
+    """The operations `roll`, `reconfigure`, `config_changed`, `report_state` and `report_tail` of
+    one sequencer.
 
     Args:
         check_config: raises DuramenError for what cannot work on this cluster.
@@ -203,6 +205,25 @@ class LogChanges:
         """
         return {"state": await self._find_state(read_log_id(request), is_forwarded=True)}
 
+    async def report_tail(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Where the open epoch of a log of this process ends, as of `OwnerWord`.
+
+        Raises:
+            DuramenError: `log_unavailable`: no epoch of it is open here, or older ones are not
+                closed.
+        """
+        driver = self._host.drivers.get(read_log_id(request))
+        ours = None if driver is None else driver.core.open_epoch
+        if driver is None or ours is None or not driver.core.knows_state:
+            raise DuramenError("log_unavailable", "no epoch of the log is open here")
+        released = (ours.writer.lac, ours.writer.lac_totals)
+        ends = {"released": released, "acknowledged": max(released, ours.acknowledged, key=_entry)}
+        told = {
+            name: [entry, totals.record_count, totals.max_timestamp_ms or 0]
+            for name, (entry, totals) in ends.items()
+        }
+        return {"epoch": ours.number, **told}
+
     async def _check_stateless(self, log: LogNode) -> None:
         """Refuse `out_of_order` for a log with producers or a token: its owner knows them (R29).
 
@@ -286,6 +307,10 @@ class LogChanges:
                 code if code in ERRORS else "log_unavailable", str(document.get("detail"))
             )
         return dict(document)
+
+
+def _entry(end: tuple[EntryId, Totals]) -> EntryId:
+    return end[0]
 
 
 def _name_some(names: list[str]) -> str:

@@ -369,6 +369,7 @@ class LogSequencer:
         """The writer heard something, and these entries are acknowledged by it."""
         if entries:
             assert self.view is not None
+            ours.note_acknowledged(entries)
             self.pipeline.acknowledge(ours.writer, self.view.log, entries, now_us)
             self._shortage.end()
         self._follow(ours.follow_writer(now_us), now_us)

@@ -177,7 +177,8 @@ CALLS: Final = (
     PublicCall(
         "getTail", "GET", f"{RECORDS_PATH}/tail", Side.READ,
         "The tail, linearizable",
-        "Every record that was acknowledged before the question is before the tail.",
+        "Every record that was acknowledged before the question is before `acknowledged`, and "
+        "before the tail, unless the log acknowledges out of order.",
         _given(200, "the tail", TailAnswer), _OF_READ,
     ),
     PublicCall(

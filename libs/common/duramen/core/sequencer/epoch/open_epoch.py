@@ -13,6 +13,7 @@ Source: docs/protocol/write.md "Roll", R3, R19.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from duramen.config import LogConfig
@@ -20,11 +21,12 @@ from duramen.core.flexible.segment import AnySegment, FlexibleSegment
 from duramen.core.flexible.selector import CopysetSelector
 from duramen.core.flexible.writing.wave_writer import WaveWriter
 from duramen.core.log_node import LogNode
+from duramen.core.segment import Totals
 from duramen.core.sequencer.append_pipeline import AppendPipeline
 from duramen.core.sequencer.context import Ports, SequencerContext
 from duramen.core.sequencer.effects import CommitOutcome, LogView
 from duramen.core.sequencer.epoch.segment_end import CloseFate, DrainStep, SegmentEnd
-from duramen.core.sequencer.epoch.segment_writer import SegmentWriter
+from duramen.core.sequencer.epoch.segment_writer import AcknowledgedEntry, SegmentWriter
 from duramen.core.sequencer.epoch.stall_watch import StallWatch
 from duramen.core.sequencer.ledger_writer import LedgerWriter, WriterState
 from duramen.core.sequencer.log_state import (
@@ -40,6 +42,7 @@ from duramen.core.sequencer.log_state import (
 from duramen.core.sequencer.own_changes import OwnChanges
 from duramen.core.sequencer.proposals import Proposal, rule_of
 from duramen.core.sequencer.roll_policy import RollPolicy
+from duramen.ids import NOTHING, EntryId
 from duramen.units import SECOND
 
 _MODE_TICK_US: Final = 1 * SECOND
@@ -74,6 +77,7 @@ class OpenEpoch:
 
     Attributes:
         number: the epoch.
+        acknowledged: the highest entry that is, with the totals up to it.
     """
 
     def __init__(  # noqa: PLR0917 - the parts of the log that it works with
@@ -88,6 +92,7 @@ class OpenEpoch:
         self.state = LogState.EARLY
         self.writer = writer
         self.number = writer.segment.epoch
+        self.acknowledged: tuple[EntryId, Totals] = (NOTHING, Totals())
         self._changes = changes
         self._pipeline = pipeline
         self._intent = intent
@@ -131,6 +136,12 @@ class OpenEpoch:
     def note_append(self, now_us: int) -> None:
         """Somebody appends: the log is not idle."""
         self._roll.note_append(now_us)
+
+    def note_acknowledged(self, entries: Sequence[AcknowledgedEntry]) -> None:
+        """These are, in whatever order."""
+        for one in entries:
+            if one.entry > self.acknowledged[0]:
+                self.acknowledged = (one.entry, one.totals)
 
     def pump(self, now_us: int) -> Outcome | None:
         """Make entries of what waits, as far as the writer has room; or begin to drain."""
