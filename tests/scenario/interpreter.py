@@ -128,7 +128,8 @@ class Interpreter:
 
     def _do_fence(self, words: list[str], options: dict[str, str]) -> None:
         node = self.stage.sequencer(words[0])
-        self.stage.fence(node, words[1], options.get("expected"))
+        token = "" if words[1] == "none" else words[1]
+        self.stage.fence(node, token, options.get("expected"))
 
     def _do_roll(self, words: list[str], options: dict[str, str]) -> None:
         self.stage.feed(self.stage.sequencer(words[0]), lambda core: core.request_roll())
