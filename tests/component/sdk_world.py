@@ -41,6 +41,8 @@ class FakeLog:
     producers: dict[str, tuple[int, list[dict[str, Any]]]] = field(default_factory=dict)
     head: int = 0
     tail: int = 0
+    ahead: int = 0
+    """Records behind the tail that are acknowledged."""
     token: str = ""
     is_ended: bool = False
     is_deleted: bool = False
@@ -195,7 +197,9 @@ class FakeCluster:
                 if rest == ["records"]:
                     return 200, await self._read(log, query, extra)
                 if rest == ["records", "tail"]:
-                    return 200, orjson.dumps({"tail": log.mark(log.tail)})
+                    end, ahead = log.mark(log.tail), log.mark(log.tail + log.ahead)
+                    answer = {"tail": end, "released": end, "acknowledged": ahead}
+                    return 200, orjson.dumps(answer)
                 if rest == ["segments"]:
                     return 200, orjson.dumps({"segments": [{"epoch": 1, "state": "OPEN"}]})
                 answer = self._change(log, method, verb, document)

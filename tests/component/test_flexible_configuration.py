@@ -128,6 +128,40 @@ def test_who_does_not_understand_flexible_logs_is_named(
     with_world(scenario, bookies=0)
 
 
+def test_the_first_log_out_of_order_raises_the_format_too() -> None:
+    """A sequencer of before would open such an epoch for a log with producers (R29)."""
+
+    async def scenario(world: World) -> None:
+        await prepare(world)
+        await register(world, f"{PATHS.available}/old", incarnation="f" * 32)
+        with pytest.raises(DuramenError, match=r"no logs with ack_mode out_of_order") as caught:
+            await create(world, {"ack_mode": "out_of_order"})
+        assert (caught.value.code, caught.value.field) == ("placement_impossible", "ack_mode")
+        assert await read_format(world) is None
+        await world.store.delete(f"{PATHS.available}/old", version=0)
+        assert (await create(world, {"ack_mode": "out_of_order"}))["created"]
+        assert await read_format(world) == 2
+
+    with_world(scenario, bookies=0)
+
+
+@pytest.mark.parametrize("parent", [PATHS.sequencers, PATHS.write_proxies, PATHS.read_proxies])
+def test_who_does_not_know_out_of_order_is_named_whatever_the_format_is(parent: str) -> None:
+    async def scenario(world: World) -> None:
+        await prepare(world)
+        await create(world, WIDE)
+        assert await read_format(world) == 2
+        known = {kind: n for kind, n in PROCESS_FORMATS.items() if kind != "ack_mode"}
+        await register(world, f"{parent}/p9", formats=known)
+        late = parse_log_config({**WIDE, "ack_mode": "out_of_order"})
+        with pytest.raises(DuramenError, match="out_of_order is not known by p9: upgrade first"):
+            await world.placement.check_config(late, LOG_ID)
+        await world.store.delete(f"{parent}/p9", version=0)
+        await world.placement.check_config(late, LOG_ID)
+
+    with_world(scenario, bookies=0)
+
+
 def test_many_that_do_not_understand_are_counted() -> None:
     async def scenario(world: World) -> None:
         await prepare(world)
@@ -282,7 +316,7 @@ def test_the_check_of_a_flexible_log_explains_its_nodeset() -> None:
         log = replace(make_log(), config=config, next_epoch=Epoch(1), last_clean_epoch=Epoch(0))
         plan = plan_nodeset(log, list_serving(world.surveyor.list_bookies()))
         assert isinstance(plan, NodesetPlan)
-        segment = plan.make_segment(log, nonce="n", created_unix_ms=0)
+        segment = plan.make_segment(log, ack_mode="ordered", nonce="n", created_unix_ms=0)
         opened = log.with_new_epoch("n")
         for path, data in (
             (PATHS.log(LOG_ID), encode_log(opened)),

@@ -85,7 +85,9 @@ class Process:
         self.context.candidates, self.context.locations = [candidate], {MEMBER: candidate}
         link = MetadataLink(self.store, PATHS, SequencerId(name), EMBEDDED_URL)
         self.owning = Owning(self.context, cast(Any, self.lanes), link, Stories())
-        self.reading = make_reading(self.store, PATHS, Place("", ""), 1 << 20, None)
+        self.reading = make_reading(
+            self.store, PATHS, Place("", ""), 1 << 20, None, client=cast(Any, None)
+        )
         self.open_logs: dict[LogId, OwnedLog] = {}
         self.store.on_session(self.on_session)
 

@@ -189,9 +189,9 @@ def format_write(write: fx.Write) -> str:
 def format_segment(segment: AnySegment) -> str:
     """State, end and fragments of a segment."""
     assert isinstance(segment, Segment), segment
-    end = ""
+    end = "" if segment.ack_mode == "ordered" else f" {segment.ack_mode}"
     if segment.last_entry is not None and segment.totals is not None:
-        end = f" last={segment.last_entry} records={segment.totals.record_count}"
+        end += f" last={segment.last_entry} records={segment.totals.record_count}"
     if segment.bound is not None:
         end += f" bound={segment.bound}"
     for what, ranges in (("hole", segment.holes), ("lost", segment.lost)):

@@ -94,10 +94,9 @@ class Interpreter:
                       "size": options.get("flush_size", "512KiB")},
             "early_append": options.get("early") == "yes",
             "window": {"entries": int(options.get("window", 2000))},
+            "ack_mode": options.get("ack_mode", "ordered"),
         })  # fmt: skip
-        # The cores know `out_of_order`; the configuration does not admit it yet.
-        ack_mode = options.get("ack_mode", "ordered")
-        self.stage.make_log(config.model_copy(update={"ack_mode": ack_mode}))
+        self.stage.make_log(config)
 
     def _do_roster(self, words: list[str], options: dict[str, str]) -> None:
         self.stage.set_roster(words)
@@ -129,7 +128,8 @@ class Interpreter:
 
     def _do_fence(self, words: list[str], options: dict[str, str]) -> None:
         node = self.stage.sequencer(words[0])
-        self.stage.fence(node, words[1], options.get("expected"))
+        token = "" if words[1] == "none" else words[1]
+        self.stage.fence(node, token, options.get("expected"))
 
     def _do_roll(self, words: list[str], options: dict[str, str]) -> None:
         self.stage.feed(self.stage.sequencer(words[0]), lambda core: core.request_roll())

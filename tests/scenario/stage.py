@@ -150,7 +150,7 @@ class Stage:
     def fence(self, node: StageSequencer, token: str, expected: str | None) -> None:
         """The command that sets the fencing token."""
         append_id = len(self.names) + 1
-        self.names[append_id] = f"token {token}"
+        self.names[append_id] = f"token {token or 'none'}"
         record = encode_control(TokenRecord(token))
         append = QueuedAppend(
             append_id, record, 0, None, 0, self.now_us + APPEND_TIMEOUT_US,
@@ -159,7 +159,9 @@ class Stage:
         self.feed(node, lambda core: core.append(append, self.now_us))
 
     def reconfigure(self, options: Mapping[str, str]) -> LogConfig:
-        """An operator's compare-and-set on the log node: `E`, `Qw`, `Qa`, `commit`, `flush`."""
+        """An operator's compare-and-set on the log node: `E`, `Qw`, `Qa`, `commit`, `flush`,
+        `ack_mode`.
+        """
         log = self.store.log
         replication = log.config.striped
         config = parse_log_config({
@@ -170,6 +172,7 @@ class Stage:
                 "ack_quorum": int(options.get("Qa", replication.ack_quorum)),
             },
             "commit": options.get("commit", log.config.commit),
+            "ack_mode": options.get("ack_mode", log.config.ack_mode),
             "flush": {"policy": options.get("flush", log.config.flush.policy)},
         })  # fmt: skip
         version = log.config_version + 1

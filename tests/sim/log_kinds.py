@@ -31,8 +31,6 @@ def choose_kinds(
     flexible = _spread(log, rng)
     if copysets == "flexible":
         return flexible, None
-    if log.ack_mode != "ordered":
-        return log, None
     return (log, flexible) if rng.random() < 0.5 else (flexible, log)
 
 
@@ -44,7 +42,7 @@ def _spread(log: LogConfig, rng: random.Random) -> LogConfig:
     fields = log.to_json()
     fields["window"] = {**fields["window"], "stall": rng.choice(("1s", "10s", "10s"))}
     return read_log_config({
-        **fields, "copysets": "flexible", "ack_mode": "ordered",
+        **fields, "copysets": "flexible",
         "sticky": rng.choice(("on", "on", "off")),
         "nodeset": {"size": rng.choice((None, None, part.ack_quorum + extras + tolerate)),
                     "tolerate": tolerate},

@@ -342,6 +342,7 @@ class SequencerNode(Node):
             config = before.model_copy(update={
                 "replication": self._draw_replication(before),
                 "commit": self.world.rng.choice(("lac", "control")),
+                "ack_mode": self._draw_ack_mode(log_id),
             })  # fmt: skip
             version = log.config_version + 1
             news = replace(log, config=config, config_version=version, nonce=f"config {version}")
@@ -352,6 +353,13 @@ class SequencerNode(Node):
         if driver is not None:
             self.world.counts["reconfigured where it is driven"] += 1
             driver.on_config(config, version)
+
+    def _draw_ack_mode(self, log_id: LogId) -> str:
+        """A log that began out of order, which has no producers, changes to and fro."""
+        if self._kinds[log_id - 1][0].ack_mode == "ordered":
+            return "ordered"
+        self.world.counts["log may change its mode"] += 1
+        return self.world.rng.choice(("ordered", "out_of_order"))
 
     def _turn(self, log_id: LogId, config: LogConfig) -> LogConfig:
         """Of a log with two kinds, now and then the other one."""

@@ -354,6 +354,20 @@ def test_a_producer_s_id_is_short_and_printable(lines: Path) -> None:
     assert main(["append", LOG, str(lines), "--producer", "ä"]) == 2
 
 
+def test_without_a_producer_what_certainly_failed_is_sent_again_and_nothing_else(
+    proxies: FakeProxies, lines: Path
+) -> None:
+    flags = ["append", LOG, str(lines), "--json", "--no-producer"]
+    proxies.answers.append(DuramenError("not_appended", "too few bookies took it"))
+    assert main(flags) == 0
+    assert [batch.decode().info.producer for batch in proxies.batches] == [None] * len(
+        proxies.batches
+    )
+    proxies.answers.append(DuramenError("append_uncertain", "who knows"))
+    assert main(flags) == 3
+    assert main([*flags, "--producer", "me"]) == 2
+
+
 def test_skip_lines_goes_on_where_it_stopped(
     proxies: FakeProxies, lines: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

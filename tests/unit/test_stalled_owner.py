@@ -256,7 +256,7 @@ def test_of_an_out_of_order_log_nothing_is_appended_again() -> None:
     world.add_bookies()
     world.run_until(10 * SECOND)
     answer = world.take()[2]
-    assert (answer.code, "not appended" in answer.detail) == ("log_unavailable", True)
+    assert (answer.code, "not appended" in answer.detail) == ("not_appended", True)
 
 
 def test_who_loses_the_log_meanwhile_tells_that_nobody_knows(world: StallWorld) -> None:

@@ -113,7 +113,7 @@ def make_app(backend: Backend) -> FastAPI:
             read_query(request, ())
             tail = await backend.tails.find(await find(namespace, log))
             tail.check_sure()
-        return respond(TailAnswer(tail=MarkAnswer(**tail.encode())))
+        return respond(_describe_tail(tail))
 
     @app.get(_LOG_PATH + "/segments", response_model=None)
     async def get_segments(request: Request, namespace: str, log: str) -> Response:
@@ -295,6 +295,12 @@ async def list_segments(follower: LogFollower) -> tuple[LogNode, list[AnySegment
     if is_due:
         follower.listed_at_s = now_s
     return log, segments
+
+
+def _describe_tail(tail: Tail) -> TailAnswer:
+    end = MarkAnswer(**tail.encode())
+    acknowledged = MarkAnswer(**tail.encode_acknowledged())
+    return TailAnswer(tail=end, released=end, acknowledged=acknowledged)
 
 
 async def _show_segments(backend: Backend, follower: LogFollower) -> SegmentsAnswer:

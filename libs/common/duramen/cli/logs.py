@@ -150,6 +150,28 @@ def show(
     return ExitCode.OK
 
 
+@log_app.command
+def tail(
+    log: LogText, /, *, url: UrlOption = None, data: DataOption = DATA_DEFAULT,
+    json: JsonOption = False,
+) -> int:  # fmt: skip
+    """Show where a log ends: what is released to readers, and what is acknowledged.
+
+    The two differ for a while in logs that acknowledge out of order.
+
+    Exit codes: 0 shown; 1 refused or failed; 2 usage.
+    """
+    name = parse_argument(parse_log, log)
+    target = find_url(url, data, "read_url")
+
+    async def show_both(client: RestClient) -> dict[str, dict[str, Any]]:
+        marks = ("released", "acknowledged")
+        return {mark: await client.show_tail(name[0], name[1], mark) for mark in marks}
+
+    print_object(call_proxy(target, show_both), is_json=json)
+    return ExitCode.OK
+
+
 @log_app.command(name="list")
 def list_logs(
     namespace: Annotated[

@@ -320,10 +320,15 @@ class RestClient:
         """The sequence number that the next record will get. Raises as `get_json`."""
         return int((await self.show_tail(namespace, log))["seq_num"])
 
-    async def show_tail(self, namespace: str, log: str) -> dict[str, Any]:
-        """The mark behind the last record, linearizable. Raises as `get_json`."""
+    async def show_tail(self, namespace: str, log: str, name: str = "tail") -> dict[str, Any]:
+        """The mark behind the last record, linearizable. Raises as `get_json`.
+
+        Args:
+            name: which one of the answer; `acknowledged` may be behind the others.
+        """
         answer = await self.get_json(f"{_log_path(namespace, log)}/records/tail")
-        mark = answer.get("tail", answer)
+        # A proxy of before knows one of them.
+        mark = answer.get(name, answer.get("tail", answer))
         if not isinstance(mark, dict) or not isinstance(mark.get("seq_num"), int):
             raise PeerError(f"{self.url} names no tail: {answer!r}")
         return mark

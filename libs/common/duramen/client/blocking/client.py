@@ -483,6 +483,23 @@ class SyncLog:
         """
         return self._portal.call(self._log.tail())
 
+    def acknowledged(self) -> Mark:
+        """Find the mark behind the highest record that is acknowledged, released or not.
+
+        It is behind `tail` only of a log with `ack_mode: out_of_order`, and only for a while: what
+        lies before it and is not released yet is given to readers later, or told as a gap.
+
+        Returns:
+            A `Mark`.
+
+        Raises:
+            DuramenError: `data_unavailable` and those of `SyncLog`; a retry of the first is safe.
+
+        Example:
+            waiting = log.acknowledged().seq_num - log.tail().seq_num
+        """
+        return self._portal.call(self._log.acknowledged())
+
     def segments(self) -> list[dict[str, Any]]:
         """List the live segments, oldest first.
 

@@ -454,6 +454,24 @@ class Log:
         """
         return read_mark(await self._session.run(lambda: self._session.read.show_tail(*self._key)))
 
+    async def acknowledged(self) -> Mark:
+        """Find the mark behind the highest record that is acknowledged, released or not.
+
+        It is behind `tail` only of a log with `ack_mode: out_of_order`, and only for a while: what
+        lies before it and is not released yet is given to readers later, or told as a gap.
+
+        Returns:
+            A `Mark`.
+
+        Raises:
+            DuramenError: `data_unavailable` and those of `Log`; a retry of the first is safe.
+
+        Example:
+            waiting = (await log.acknowledged()).seq_num - (await log.tail()).seq_num
+        """
+        show = self._session.read.show_tail
+        return read_mark(await self._session.run(lambda: show(*self._key, "acknowledged")))
+
     async def segments(self) -> list[dict[str, Any]]:
         """List the live segments, oldest first.
 

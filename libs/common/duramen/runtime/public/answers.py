@@ -119,9 +119,17 @@ class HeadAnswer(Answer):
 
 
 class TailAnswer(Answer):
-    """Where a log ends."""
+    """Where a log ends: `tail`, and beside it by their names what that is.
+
+    They differ only for a while, in a log with `ack_mode: out_of_order`.
+    """
 
     tail: MarkAnswer
+    """As `released`."""
+    released: MarkAnswer
+    """Readers are given what lies before it."""
+    acknowledged: MarkAnswer
+    """Every record that was acknowledged before the question lies before it."""
 
 
 # --- Records: these describe what `append_route`, `rest` and `record_json` encode -----------------

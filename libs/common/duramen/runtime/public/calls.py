@@ -141,6 +141,7 @@ CALLS: Final = (
             "too_many_records", "log_ended", "log_held", "condition_failed",
             "fencing_token_mismatch", "producer_fenced", "producer_gap", "producer_unknown",
             "append_uncertain", "window_full", "not_enough_bookies", "log_unavailable", "data_lost",
+            "needs_ordered", "mode_changing", "not_appended",
         ),
         ("redirect", "format", "timeout", "match_seq_num", "fencing_token", "producer"),
         {JSON: "NewRecords", NDJSON: None, **dict.fromkeys(RAW), BATCH: None},
@@ -182,7 +183,8 @@ CALLS: Final = (
     PublicCall(
         "getTail", "GET", f"{RECORDS_PATH}/tail", Side.READ,
         "The tail, linearizable",
-        "Every record that was acknowledged before the question is before the tail.",
+        "Every record that was acknowledged before the question is before `acknowledged`, and "
+        "before the tail, unless the log acknowledges out of order.",
         _given(200, "the tail", TailAnswer), _OF_READ,
     ),
     PublicCall(
@@ -206,7 +208,10 @@ CALLS: Final = (
         "Change members of a log's configuration",
         "The others stay. What needs a new segment gets one at once.",
         _given(200, "the configuration as it is now", LogChangedAnswer),
-        (*_OF_LOG, *_OF_CONFIG, "config_conflict", "placement_impossible"),
+        (
+            *_OF_LOG, *_OF_CONFIG, "config_conflict", "placement_impossible", "needs_ordered",
+            "log_held",
+        ),
         ("config_version",), {JSON: "LogConfig"}, fate=CallFate.REPEATABLE,
     ),
     PublicCall(
@@ -247,7 +252,7 @@ CALLS: Final = (
         _given(200, "it is set", FencedAnswer),
         (
             *_OF_CHANGE, "log_ended", "fencing_token_mismatch", "append_uncertain",
-            "not_enough_bookies", "window_full",
+            "not_enough_bookies", "window_full", "needs_ordered", "mode_changing",
         ),
         body={JSON: "Token"}, needs_body=True, fate=CallFate.UNCERTAIN,
     ),

@@ -32,6 +32,10 @@ class AcknowledgedEntry(Protocol):
     def entry(self) -> EntryId:
         """Its id."""
 
+    @property
+    def totals(self) -> Totals:
+        """Of the segment up to and with it."""
+
 
 class SegmentWriter(Protocol):
     """Replication of one open segment."""
