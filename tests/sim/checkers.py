@@ -311,6 +311,19 @@ class Checkers:
         ledger = self._segment_record(after.log_id).ledger(after.epoch)
         self._maps.on_changed(before, after, ledger, needed, self._lost)
 
+    def on_recovered(
+        self,
+        segment: FlexibleSegment,
+        lng: EntryId,
+        end: EntryId,
+        absent: Collection[EntryId],
+        gone: Collection[Member],
+    ) -> None:
+        """A recovery is about to close a flexible segment: as `MapRecord.on_recovered`."""
+        ledger = self._segment_record(segment.log_id).ledger(segment.epoch)
+        entries = [n for n in range(lng + 1, end + 1) if n not in absent]
+        self._maps.on_recovered(segment, ledger, entries, gone)
+
     def on_loss_recorded(self, segment: AnySegment, *, is_possible: bool) -> None:
         """Entries were noted as lost for ever; D1: only where more disks were lost than may be."""
         self._tally.check("D1", is_possible, "entries", segment.lost, "are called lost in", segment)

@@ -9,9 +9,9 @@ Used by `tests.sim.mutants`. Documented in docs/testing.md.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from duramen.config import LogConfig, Retention, Tiering
+from duramen.config import LogConfig, Retention, Tiering, read_log_config
 from duramen.units import MS, SECOND
 from tests.sim.options import Options, draw_options
 from tests.sim.run import Result, Run, collected_afterwards
@@ -33,13 +33,22 @@ class Focus(NamedTuple):
     unknown_ratio: float | None = None
     """Of the commits of the metadata store, those whose fate the author does not learn."""
 
+    copysets: str = "striped"
+    """`flexible`: logs make the same promises by copysets."""
+
+    stall: str | None = None
+    """`window.stall` of flexible logs; their nodesets are as small as they may be then."""
+
+    fault_us: int | None = None
+    """How long a fault lasts about; None: as drawn."""
+
     does_release: bool = False
     """Segments are short, archived and released at once, under repair; the run is a long one."""
 
 
 def draw_focused(seed: int, focus: Focus) -> Options:
     """The options of a seed, with no fault but those."""
-    drawn = draw_options(seed)
+    drawn = draw_options(seed, copysets=focus.copysets)
     if focus.does_release:
         return _draw_releasing(drawn, focus)
     return replace(
@@ -52,6 +61,7 @@ def draw_focused(seed: int, focus: Focus) -> Options:
         log_kinds=tuple((_focus_log(log, focus), None) for log in drawn.logs),
         faults=focus.faults,
         calm_us=_CALM_US,
+        fault_us=drawn.fault_us if focus.fault_us is None else focus.fault_us,
         is_beyond_budget=False,
         unknown_ratio=drawn.unknown_ratio if focus.unknown_ratio is None else focus.unknown_ratio,
         loss_ratio=0.0,
@@ -93,7 +103,20 @@ def _release_log(log: LogConfig) -> LogConfig:
     )
 
 
+def _focus_flexible(log: LogConfig, focus: Focus) -> LogConfig:
+    """Two copies, so that the budget lets one of them be lost; a nodeset without a spare node."""
+    fields = log.to_json()
+    part = {**fields["replication"], "node": 2, "rack": 1, "region": 1, "extras": 0}
+    more: dict[str, Any] = {"replication": part, "ack_mode": focus.ack_mode or log.ack_mode}
+    more["nodeset"] = {"size": None if focus.stall is None else 3, "tolerate": 1}
+    if focus.stall is not None:
+        more["window"] = {**fields["window"], "stall": focus.stall}
+    return read_log_config(fields | more)
+
+
 def _focus_log(log: LogConfig, focus: Focus) -> LogConfig:
+    if log.is_flexible:
+        return _focus_flexible(log, focus)
     part = log.striped
     if focus.shape is not None:
         ensemble, write, ack = focus.shape

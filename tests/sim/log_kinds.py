@@ -18,8 +18,21 @@ from duramen.core.segment import Segment
 from duramen.ids import Member
 from duramen.units import SECOND
 
-KINDS: Final = ("striped", "flexible", "mixed")
-"""What the logs of a run are; mixed: some of either kind, and `reconfigured` changes kinds."""
+DRAWN: Final = "drawn"
+KINDS: Final = ("striped", "flexible", "mixed", DRAWN)
+"""What the logs of a run are; mixed: some of either kind, and `reconfigured` changes kinds; drawn:
+each seed draws one of these, always the same."""
+
+_DRAWN_WEIGHTS: Final = {"striped": 5, "flexible": 2, "mixed": 3}
+
+
+def draw_kind(seed: int, copysets: str) -> str:
+    """What the logs of this seed's run are."""
+    if copysets != DRAWN:
+        return copysets
+    weights = _DRAWN_WEIGHTS
+    (kind,) = random.Random(f"copysets {seed}").choices(list(weights), list(weights.values()))
+    return kind
 
 
 def choose_kinds(

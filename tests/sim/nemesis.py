@@ -24,7 +24,14 @@ from tests.sim.log_kinds import copies_of
 from tests.sim.long_sleeps import LongSleeps
 from tests.sim.metadata import Store
 from tests.sim.network import STORE, Network
-from tests.sim.options import ASKED_ZOMBIE, ASLEEP, FULL_DISK, STAGED_FAULTS, Options
+from tests.sim.options import (
+    ASKED_ZOMBIE,
+    ASLEEP,
+    BODY_ROTS,
+    FULL_DISK,
+    STAGED_FAULTS,
+    Options,
+)
 from tests.sim.processes import BookieNode
 from tests.sim.repair.copies import CopyJudge
 from tests.sim.repair.faults import RepairFaults
@@ -276,7 +283,7 @@ class Nemesis:
 
     def _hand_on(self, fault: str, span_us: int, bookie: BookieNode, log_id: LogId) -> bool:
         """Faults that have a module of their own."""
-        if fault in STAGED_FAULTS:
+        if fault in (*STAGED_FAULTS, BODY_ROTS):
             return self.staged.carry_out(fault, log_id)
         if fault == ASKED_ZOMBIE:
             return self.asked.begin(log_id)

@@ -18,7 +18,7 @@ from duramen.core.placement import Candidate, PlacementRule, choose_ensemble
 from duramen.core.quorum import Quorum
 from duramen.ids import BookieId, Incarnation, Member
 from duramen.units import DAY, HOUR, KIB, MS, SECOND
-from tests.sim.log_kinds import choose_kinds, format_replication
+from tests.sim.log_kinds import choose_kinds, draw_kind, format_replication
 
 SHAPES: Final = (
     (3, 3, 2), (3, 3, 2), (3, 2, 2), (5, 3, 2), (5, 5, 3), (4, 3, 2), (4, 4, 3), (4, 4, 2),
@@ -38,6 +38,9 @@ FAULTS: Final = (
 
 STAGED_FAULTS: Final = ("last commit rots", "seal rots")
 """Of several steps, each of which must follow the one before (`staged_faults`)."""
+
+BODY_ROTS: Final = "last body rots"
+"""As `last commit rots`, and a bookie knows which entry it lost: in runs that ask for it alone."""
 
 ASKED_ZOMBIE: Final = "zombie asked"
 """Of several steps, too (`asked_zombie`): in runs that ask for it alone."""
@@ -162,6 +165,7 @@ def draw_options(
         duration_us: replaces the drawn length of the first phase.
         copysets: of `KINDS`, what the logs are.
     """
+    copysets = draw_kind(seed, copysets)
     rng = random.Random(f"options {seed}")
     repair = random.Random(f"repair {seed}")
     has_repair = repair.random() < _REPAIR_RATIO

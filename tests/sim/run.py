@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from duramen.core.duty import Duty
+from duramen.core.flexible.recovery import FlexibleRecovery
 from duramen.core.flexible.repair.audit import list_needed
 from duramen.core.flexible.segment import AnySegment, FlexibleSegment
 from duramen.core.life import retention
@@ -486,6 +487,13 @@ class Run:
 
     def on_conclusion(self, segment: AnySegment, sequencer_id: SequencerId) -> None:
         self._report_closed(segment, sequencer_id)
+
+    def on_recovered(self, recovery: FlexibleRecovery) -> None:
+        end = recovery._end
+        assert end is not None, recovery
+        self.checkers.on_recovered(
+            recovery.segment, recovery._lac, end, recovery._absent_entries, recovery._gone
+        )
 
     def on_memory(self, now_us: int, what: str, size: int, bound: int) -> None:
         self.checkers.on_memory(now_us, what, size, bound)

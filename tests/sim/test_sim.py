@@ -18,8 +18,15 @@ from typing import Final
 import pytest
 
 from duramen.units import SECOND
-from tests.sim.__main__ import GAP_SEEDS_MIN, find_gaps, format_result, play_seeds, sum_counts
+from tests.sim.__main__ import (
+    GAP_SEEDS_MIN,
+    find_gaps,
+    format_result,
+    play_seeds,
+    sum_counts,
+)
 from tests.sim.focus import Focus, play_focused
+from tests.sim.log_kinds import DRAWN, draw_kind
 from tests.sim.options import ASKED_ZOMBIE, FAULTS, RARE_FAULTS, REPAIR_FAULTS, draw_options
 from tests.sim.run import Result, Run, run_seed
 from tests.sim.world import World
@@ -51,7 +58,7 @@ pytestmark = pytest.mark.long
 @pytest.fixture(scope="module")
 def sweep() -> list[Result]:
     """The seeds of this suite, played once."""
-    return list(play_seeds(SEEDS, WORKER_COUNT))
+    return list(play_seeds(SEEDS, WORKER_COUNT, copysets=DRAWN))
 
 
 @pytest.mark.timeout(max(1_800, 6 * len(SEEDS)))
@@ -64,10 +71,9 @@ def test_no_seed_breaks_an_invariant(sweep: list[Result]) -> None:
     len(SEEDS) < GAP_SEEDS_MIN, reason=f"a tier of {len(SEEDS)} seeds may miss what is rare"
 )
 def test_the_sweep_met_everything_that_it_must_meet(sweep: list[Result]) -> None:
-    assert find_gaps(sweep) == []
+    assert find_gaps(sweep, is_drawn=True) == []
     total = sum_counts(sweep)
     checks = {name: count for name, count in total.items() if name.startswith("check ")}
-    del checks["check R26"]  # of flexible logs, which are swept elsewhere
     assert all(count > 0 for count in checks.values()), total
     assert total["ensemble change"] >= 2 * len(sweep)
     assert total["log closing → active"] >= len(sweep)
@@ -140,6 +146,15 @@ def test_a_trace_changes_nothing_but_what_is_kept() -> None:
     assert not plain.story
     assert len(traced.story) > 100
     assert draw_options(7).format() == draw_options(7).format()
+
+
+def test_a_sweep_draws_logs_of_every_kind() -> None:
+    kinds = [draw_kind(seed, DRAWN) for seed in range(1, 101)]
+    assert {kind: kinds.count(kind) for kind in sorted(set(kinds))} == {
+        "flexible": 24, "mixed": 29, "striped": 47,
+    }  # fmt: skip
+    drawn = [log for seed in range(1, 101) for log in draw_options(seed, copysets=DRAWN).logs]
+    assert len({(log.copysets, log.ack_mode) for log in drawn}) == 4
 
 
 def test_options_differ_from_seed_to_seed() -> None:
