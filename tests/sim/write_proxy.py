@@ -96,7 +96,8 @@ class WriteProxy:
                 self._observing.learn(names)
 
     def _list_away(self) -> Collection[str]:
-        return () if self._observing is None else self._observing.list_away()
+        # In order: a set of names has another one in each process.
+        return () if self._observing is None else sorted(self._observing.list_away())
 
     def _on_away(self) -> None:
         self.appender.end_tries()
