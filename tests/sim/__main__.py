@@ -25,7 +25,7 @@ from tests.sim.log_kinds import DRAWN
 from tests.sim.log_kinds import KINDS as LOG_KINDS
 from tests.sim.long_sleeps import KINDS
 from tests.sim.nemesis import TRANSITIONS
-from tests.sim.options import FAULTS, RARE_FAULTS, REPAIR_FAULTS
+from tests.sim.options import FAULTS, GOSSIP_FAULTS, RARE_FAULTS, REPAIR_FAULTS
 from tests.sim.run import Result, play_uncollected, run_seed
 
 GAP_SEEDS_MIN: Final = 100
@@ -93,6 +93,13 @@ REPAIR: Final = (
     "listing came back empty", "roll asked by repair", "start_rebalance: done",
 )  # fmt: skip
 
+GOSSIP: Final = (
+    *(f"fault: {fault}" for fault in GOSSIP_FAULTS),
+    "member away", "member away that is awake", "member away no more", "suspicion refuted",
+    "log taken by a hint", "owner by a hint is left to its session",
+    "proxy passes a sequencer over", "proxy: ended_tries",
+)  # fmt: skip
+
 HARD_TIMES: Final = (
     "last commit damaged", "seal damaged", "disk is read_only", "disk is full", "disk is writable",
     "add refused by a full disk", "seal on a full disk", "full disk read",
@@ -112,7 +119,7 @@ REQUIRED: Final = (
     *(f"log {step}" for step in LOG_STEPS),
     *(f"writer {step}" for step in WRITER_STEPS),
     *(f"recovery {step}" for step in RECOVERY_STEPS),
-    *EXACTLY_ONCE, *PROXIES, *OWNERSHIP, *LIFE, *READERS, *ARCHIVE, *REPAIR, *HARD_TIMES,
+    *EXACTLY_ONCE, *PROXIES, *OWNERSHIP, *LIFE, *READERS, *ARCHIVE, *REPAIR, *GOSSIP, *HARD_TIMES,
     "segment new → OPEN", "segment OPEN → IN_RECOVERY", "segment IN_RECOVERY → CLOSED",
     "segment OPEN → CLOSED", "segment with holes", "gap reported", "ensemble change",
     "entries written back", "member suspended",

@@ -42,6 +42,7 @@ class Focus(NamedTuple):
     fault_us: int | None = None
     """How long a fault lasts about; None: as drawn."""
 
+    has_gossip: bool = False
     does_release: bool = False
     """Segments are short, archived and released at once, under repair; the run is a long one."""
 
@@ -57,6 +58,7 @@ def draw_focused(seed: int, focus: Focus) -> Options:
         places=drawn.places[: len(drawn.places) - drawn.spare_count],
         spare_count=0,
         has_repair=False,
+        has_gossip=focus.has_gossip,
         archiver_count=0,
         log_kinds=tuple((_focus_log(log, focus), None) for log in drawn.logs),
         faults=focus.faults,
@@ -79,6 +81,7 @@ def _draw_releasing(drawn: Options, focus: Focus) -> Options:
         places=drawn.places if drawn.spare_count else (*drawn.places, first, last),
         spare_count=2,
         has_repair=True,
+        has_gossip=focus.has_gossip,
         archiver_count=2,
         log_kinds=tuple((_release_log(log), None) for log in drawn.logs),
         faults=focus.faults,

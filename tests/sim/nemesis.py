@@ -22,6 +22,7 @@ from tests.sim.asked_zombie import AskedZombie
 from tests.sim.exact_clients import ExactClient
 from tests.sim.log_kinds import copies_of
 from tests.sim.long_sleeps import LongSleeps
+from tests.sim.members.faults import GossipFaults
 from tests.sim.metadata import Store
 from tests.sim.network import STORE, Network
 from tests.sim.options import (
@@ -29,6 +30,7 @@ from tests.sim.options import (
     ASLEEP,
     BODY_ROTS,
     FULL_DISK,
+    GOSSIP_FAULTS,
     STAGED_FAULTS,
     Options,
 )
@@ -117,6 +119,10 @@ class Nemesis:
             clients=[f"c{number}" for number in range(options.client_count + 1)],
             find_owner=self._find_owner,
         )  # fmt: skip
+        self.gossip = GossipFaults(
+            world, network=network, bookies=bookies, sequencers=sequencers,
+            find_owner=self._find_owner, pause=self._pause,
+        )  # fmt: skip
         self._sleeps = sleeps
         self._is_over = False
         self._traps: dict[str, tuple[str, bool, int]] = {}
@@ -129,6 +135,7 @@ class Nemesis:
         self._is_over = True
         self.staged.stop()
         self.asked.stop()
+        self.gossip.stop()
         self._sleeps.stop()
         self._traps.clear()
         self._seal_cuts.clear()
@@ -287,6 +294,8 @@ class Nemesis:
             return self.staged.carry_out(fault, log_id)
         if fault == ASKED_ZOMBIE:
             return self.asked.begin(log_id)
+        if fault in GOSSIP_FAULTS:
+            return self.gossip.carry_out(fault, span_us, log_id)
         if fault == FULL_DISK:
             self._fill(bookie, span_us)
             return True

@@ -60,6 +60,12 @@ REPAIR_FAULTS: Final = (
 )  # fmt: skip
 """What also goes wrong, and what is asked, where there is repair."""
 
+GOSSIP_FAULTS: Final = (
+    "owner dozes", "owners doze in turn", "owners doze in turn", "sequencer unheard",
+    "members' clock stops",
+)  # fmt: skip
+"""What also goes wrong where there is gossip: what it notices, and what it takes for that."""
+
 PEACEFUL: Final = (
     "sequencer stopped", "roll asked", "log closed", "reconfigured", "handed over",
 )  # fmt: skip
@@ -87,6 +93,10 @@ _RELIEF_RATIO: Final = 0.3
 """Seeds in which sequencers ask whom they reach: it changes the course of a run, and costs time."""
 
 
+_GOSSIP_RATIO: Final = 0.3
+"""Seeds with gossip, for the same reasons."""
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """One run's drawing."""
@@ -100,6 +110,8 @@ class Options:
     """Sequencers stand for auditor."""
     has_reliefs: bool
     """Sequencers ask whom they reach, and give up what others could serve."""
+    has_gossip: bool
+    """Sequencers ping one another, bookies are asked about them, write proxies listen."""
     archiver_count: int
     sequencer_count: int
     client_count: int
@@ -185,12 +197,15 @@ def draw_options(
     tiered = archive if has_archive else None
     if has_repair:
         faults += tuple(fault for fault in REPAIR_FAULTS if repair.random() < 0.6)
+    has_gossip, more_faults = _draw_gossip(seed)
+    faults += more_faults
     return Options(
         duration_us=duration_us or 60 * SECOND,
         places=(*places, *spares),
         spare_count=len(spares),
         has_repair=has_repair,
         has_reliefs=random.Random(f"relief {seed}").random() < _RELIEF_RATIO,
+        has_gossip=has_gossip,
         archiver_count=2 * has_archive,
         sequencer_count=rng.choice((2, 2, 3)),
         client_count=rng.choice((2, 3, 3)),
@@ -223,6 +238,14 @@ def draw_options(
         newer=_draw_newer(seed),
         clock_skew_us=skew.choice(_SKEWS_US) if skew.random() < _SKEW_RATIO else 0,
     )
+
+
+def _draw_gossip(seed: int) -> tuple[bool, tuple[str, ...]]:
+    """Whether there is gossip, and what goes wrong with it."""
+    rng = random.Random(f"gossip {seed}")
+    if rng.random() >= _GOSSIP_RATIO:
+        return False, ()
+    return True, tuple(fault for fault in GOSSIP_FAULTS if rng.random() < 0.7)
 
 
 def _draw_places(rng: random.Random, repair: random.Random | None) -> tuple[tuple[str, str], ...]:

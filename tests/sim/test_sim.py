@@ -27,7 +27,14 @@ from tests.sim.__main__ import (
 )
 from tests.sim.focus import Focus, play_focused
 from tests.sim.log_kinds import DRAWN, draw_kind
-from tests.sim.options import ASKED_ZOMBIE, FAULTS, RARE_FAULTS, REPAIR_FAULTS, draw_options
+from tests.sim.options import (
+    ASKED_ZOMBIE,
+    FAULTS,
+    GOSSIP_FAULTS,
+    RARE_FAULTS,
+    REPAIR_FAULTS,
+    draw_options,
+)
 from tests.sim.run import Result, Run, run_seed
 from tests.sim.world import World
 from tests.tiers import sized
@@ -162,7 +169,7 @@ def test_options_differ_from_seed_to_seed() -> None:
     assert len({options.format() for options in drawn}) == len(drawn)
     assert any(not options.faults for options in drawn)
     assert {fault for options in drawn for fault in options.faults} == {
-        *FAULTS, *RARE_FAULTS, *REPAIR_FAULTS,
+        *FAULTS, *RARE_FAULTS, *REPAIR_FAULTS, *GOSSIP_FAULTS,
     }  # fmt: skip
     assert any(options.is_beyond_budget for options in drawn)
 
