@@ -46,7 +46,7 @@ def run_scenario(text: str) -> str:
     return "\n".join(blocks)
 
 
-def tell_fates(text: str, combination: Combination) -> list[str]:
+def report_fates(text: str, combination: Combination) -> list[str]:
     """What clients get to know in each step, with a log of this kind."""
     steps, _ = parse_steps(text)
     interpreter = Interpreter(combination)

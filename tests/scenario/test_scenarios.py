@@ -17,7 +17,7 @@ import pytest
 
 from tests.combinations import FIRST, OTHERS, choose_combinations
 from tests.scenario.interpreter import ScenarioError
-from tests.scenario.scenario_file import list_combinations, run_scenario, tell_fates
+from tests.scenario.scenario_file import list_combinations, report_fates, run_scenario
 
 HERE = Path(__file__).parent
 SCENARIOS = sorted(HERE.glob("*.txt"))
@@ -42,9 +42,9 @@ def test_scenario(path: Path) -> None:
 def test_clients_get_to_know_the_same_of_another_kind_of_log(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     possible = list_combinations(text)
-    first = tell_fates(text, FIRST) if possible else []
+    first = report_fates(text, FIRST) if possible else []
     for combination in choose_combinations(path.stem, possible):
-        assert tell_fates(text, combination) == first, combination
+        assert report_fates(text, combination) == first, combination
 
 
 def test_most_scenarios_run_with_every_kind_of_log() -> None:
