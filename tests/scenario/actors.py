@@ -66,7 +66,7 @@ from duramen.wire.entry import check_entry
 from duramen.wire.flexible.envelope import Envelope
 from duramen.wire.flexible.filtered_reads import FilteredRange
 from tests.scenario.formatting import Inquiry, Request
-from tests.scenario.ranges import Kept, answer_range, format_poll
+from tests.scenario.ranges import Kept, answer_range, filter_poll
 from tests.unit.core_formatting import encode_plain_entry
 
 
@@ -255,7 +255,7 @@ class StageBookie:
                 wanted = ReadRange(ledger_id, entry, entry, ENTRY_BYTES_MAX, seal_epoch)
                 self.core.on_reads(number, member.incarnation, [wanted])
             case rx.SendRead() if request.bound is not None:
-                self._look(number, request.member.incarnation, format_poll(request))
+                self._look(number, request.member.incarnation, filter_poll(request))
             case rx.SendRead():
                 wanted = ReadRange(
                     request.ledger_id, request.first, request.last, request.bytes_max,

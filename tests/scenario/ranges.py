@@ -74,7 +74,7 @@ def answer_range(asked: FilteredRange, plan: RangePlan, kept: Mapping[EntryId, K
     )  # fmt: skip
 
 
-def format_call(ledger_id: LedgerId, call: AskNode) -> FilteredRange:
+def filter_call(ledger_id: LedgerId, call: AskNode) -> FilteredRange:
     """A pass's question, as it travels."""
     terms = call.terms
     assert terms is not None, call
@@ -87,7 +87,7 @@ def format_call(ledger_id: LedgerId, call: AskNode) -> FilteredRange:
     )  # fmt: skip
 
 
-def format_poll(read: rx.SendRead) -> FilteredRange:
+def filter_poll(read: rx.SendRead) -> FilteredRange:
     """A long poll of one node."""
     wanted = ReadRange(
         read.ledger_id, read.first, read.last, read.bytes_max,

@@ -60,7 +60,7 @@ from tests.scenario.formatting import (
 )
 from tests.scenario.history import read_disks, read_stamp
 from tests.scenario.log_forms import make_config
-from tests.scenario.ranges import format_call, read_nodes
+from tests.scenario.ranges import filter_call, read_nodes
 from tests.unit.core_fakes import FakeStore
 
 LOG_ID = LogId(9)
@@ -373,7 +373,7 @@ class Stage:
 
         def ask(asked: AskNode) -> NodeAnswer:
             bookie = self.bookies[asked.member.bookie]
-            return bookie.look(asked.member, format_call(read.ledger_id, asked), self.now_us)
+            return bookie.look(asked.member, filter_call(read.ledger_id, asked), self.now_us)
 
         finish = read_nodes(segment, read, reader.order, ask, self.now_us)
         said = " ".join(format_body(body) for _, body in finish.entries)
