@@ -43,7 +43,11 @@ HOLES_SEED: Final = 22
 """A reader meets holes in it, as in few of the first hundred."""
 SWAP_SEED: Final = 121
 """Repair swaps a copy in an earlier fragment of an open segment, as in one of twenty."""
-SEEDS: Final = sorted({*range(1, 1 + sized(fast=4, gate=100, night=400)), HOLES_SEED, SWAP_SEED})
+COLD_SEED: Final = 116
+"""The cold store is away when it is asked, as in few seeds with an archive."""
+SEEDS: Final = sorted(
+    {*range(1, 1 + sized(fast=4, gate=100, night=400)), HOLES_SEED, SWAP_SEED, COLD_SEED}
+)
 WORKER_COUNT: Final = 2
 DIGEST_SEEDS: Final = sized(fast=2, gate=50, night=200)
 REPAIR_SEED: Final = 4
