@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-from duramen.config import LogConfig, Retention, Tiering, read_log_config
+from duramen.config import LogConfig, Retention, Tiering, parse_log_config
 from duramen.units import MS, SECOND
 from tests.sim.options import Options, draw_options
 from tests.sim.run import Result, Run, collected_afterwards
@@ -114,7 +114,7 @@ def _focus_flexible(log: LogConfig, focus: Focus) -> LogConfig:
     more["nodeset"] = {"size": None if focus.stall is None else 3, "tolerate": 1}
     if focus.stall is not None:
         more["window"] = {**fields["window"], "stall": focus.stall}
-    return read_log_config(fields | more)
+    return parse_log_config(fields | more)
 
 
 def _focus_log(log: LogConfig, focus: Focus) -> LogConfig:

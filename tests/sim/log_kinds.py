@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from typing import Final
 
-from duramen.config import FlexibleReplication, LogConfig, read_log_config
+from duramen.config import FlexibleReplication, LogConfig, parse_log_config
 from duramen.core.flexible.segment import AnySegment
 from duramen.core.placement import PlacementRule
 from duramen.core.segment import Segment
@@ -54,7 +54,7 @@ def _spread(log: LogConfig, rng: random.Random) -> LogConfig:
     extras, tolerate = rng.choice((0, 0, 1)), rng.randrange(part.ack_quorum)
     fields = log.to_json()
     fields["window"] = {**fields["window"], "stall": rng.choice(("1s", "10s", "10s"))}
-    return read_log_config({
+    return parse_log_config({
         **fields, "copysets": "flexible",
         "sticky": rng.choice(("on", "on", "off")),
         "nodeset": {"size": rng.choice((None, None, part.ack_quorum + extras + tolerate)),

@@ -13,7 +13,7 @@ import random
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
-from duramen.config import LogConfig, Retention, Tiering, read_log_config
+from duramen.config import LogConfig, Retention, Tiering, parse_log_config
 from duramen.core.placement import Candidate, PlacementRule, choose_ensemble
 from duramen.core.quorum import Quorum
 from duramen.ids import BookieId, Incarnation, Member
@@ -283,7 +283,7 @@ def _draw_log(
     quorum = Quorum(ensemble, write, ack)
     if not can_place(places, quorum, min_racks, min_regions):
         min_racks = min_regions = 1
-    return read_log_config({
+    return parse_log_config({
         "ack_mode": rng.choice(("ordered", "ordered", "ordered", "out_of_order")),
         "replication": {
             "ensemble_size": ensemble, "write_quorum": write, "ack_quorum": ack,

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from duramen.config import read_log_config
+from duramen.config import parse_log_config
 from duramen.core.log_node import LogNode
 from duramen.core.sequencer import effects as fx
 from duramen.core.sequencer.context import SequencerContext
@@ -36,7 +36,7 @@ class StallWorld:
     """One sequencer of a log whose stall is one second, and three bookies."""
 
     def __init__(self, *, ack_mode: str = "ordered") -> None:
-        config = read_log_config({
+        config = parse_log_config({
             "copysets": "flexible", "ack_mode": ack_mode, "window": {"stall": "1s"},
             "replication": {"node": 2, "rack": 2, "placement": "prefer"},
         })  # fmt: skip

@@ -496,15 +496,6 @@ def parse_log_config(document: Mapping[str, Any]) -> LogConfig:
         _refuse(error)
 
 
-def read_log_config(document: Mapping[str, Any]) -> LogConfig:
-    """A configuration as it was stored: whatever is stored is offered to clients, too.
-
-    Raises:
-        DuramenError: as `parse_log_config`.
-    """
-    return parse_log_config(document)
-
-
 def parse_namespace_config(document: Mapping[str, Any]) -> NamespaceConfig:
     """A namespace's configuration from JSON values; `{}` gives the defaults.
 
