@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from uuid import uuid4
 
 from duramen.core.cold_copy import ColdCopy
+from duramen.core.flexible.segment import AnySegment
 from duramen.core.log_node import LogNode
-from duramen.core.segment import Segment
 from duramen.runtime.cold import ColdStore
 from duramen.wire.cold.manifest import FilePart, Manifest, encode_manifest
 from duramen.wire.cold.part_writer import PartWriter
@@ -26,7 +26,7 @@ def archive_segment(
     store: ColdStore,
     cluster: str,
     log: LogNode,
-    segment: Segment,
+    segment: AnySegment,
     entries: Sequence[bytes],
     *,
     part_count: int = 1,
@@ -73,7 +73,7 @@ def archive_segment(
 
 
 def _write(
-    write: object, name: str, segment: Segment, entries: Sequence[bytes], row_group_bytes: int
+    write: object, name: str, segment: AnySegment, entries: Sequence[bytes], row_group_bytes: int
 ) -> FilePart:
     assert callable(write)
     writer = PartWriter(

@@ -31,7 +31,8 @@ class Target:
         """Such as `≥ 40: reached, 1.25 ×`."""
         verdict = "reached" if self.is_reached_by(value) else "missed"
         sign = "≥" if self.is_floor else "≤"
-        return f"{sign} {format_number(self.bound)}: {verdict}, {value / self.bound:.2f} ×"
+        ratio = f", {value / self.bound:.2f} ×" if self.bound else ""
+        return f"{sign} {format_number(self.bound)}: {verdict}{ratio}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ class Figure:
                 "bound": self.target.bound,
                 "kind": "at_least" if self.target.is_floor else "at_most",
                 "is_reached": self.target.is_reached_by(self.value),
-                "ratio": self.value / self.target.bound,
+                "ratio": self.value / self.target.bound if self.target.bound else None,
             }
         return document
 

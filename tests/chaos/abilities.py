@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 import httpx
 
-from duramen.config import read_log_config
+from duramen.config import parse_log_config
 from duramen.errors import DuramenError
 from tests.chaos.cluster import ChaosCluster
 
@@ -50,7 +50,7 @@ async def find_abilities(cluster: ChaosCluster, say: Callable[[str], None]) -> A
 def knows_what_suffices() -> bool:
     """Whether a log may say how many regions must suffice."""
     try:
-        read_log_config({"replication": {"regions_that_must_suffice": 2, "min_regions": 2}})
+        parse_log_config({"replication": {"regions_that_must_suffice": 2, "min_regions": 2}})
     except DuramenError:
         return False
     return True

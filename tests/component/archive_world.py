@@ -131,12 +131,14 @@ async def make_world(
     *,
     first_seq_num: int = 0,
     is_flexible: bool = False,
+    has_holes: bool = False,
 ) -> ArchiveWorld:
     """A log of `count` segments.
 
     Args:
         make: entries of a segment, by its epoch; None: it closed empty, and is archived so.
         first_seq_num: of the first one.
+        has_holes: entries that are not there were never acknowledged; otherwise they are lost.
     """
     root.mkdir(exist_ok=True)
     store = MemoryStore(MemoryTree())
@@ -156,7 +158,8 @@ async def make_world(
         entries = make(number) or SegmentBytes(ledger_of(LOG, epoch))
         entries.start_seq_num = seq_num
         world.segments[epoch] = entries
-        nodes.append(_archive(world, epoch, entries, is_flexible=is_flexible))
+        node = _archive(world, epoch, entries, is_flexible=is_flexible, has_holes=has_holes)
+        nodes.append(node)
         hot.entries[epoch] = [
             (entry_id, read_entry_info(data).crc) for entry_id, data in entries.entries.items()
         ]
@@ -186,7 +189,7 @@ async def make_world(
 
 
 def _archive(
-    world: ArchiveWorld, epoch: Epoch, entries: SegmentBytes, *, is_flexible: bool
+    world: ArchiveWorld, epoch: Epoch, entries: SegmentBytes, *, is_flexible: bool, has_holes: bool
 ) -> AnySegment:
     """Put a segment's file and manifest; its node."""
     attempt = f"{epoch:032x}"
@@ -198,9 +201,11 @@ def _archive(
         writer.commit()
         parts = (part,)
     last = EntryId(entries.next_entry - 1)
-    lost = tuple(
+    absent = tuple(
         (EntryId(id_), EntryId(id_)) for id_ in range(last + 1) if id_ not in entries.entries
     )
+    absences = {"holes" if has_holes else "lost": absent}
+    mode = "out_of_order" if has_holes else "ordered"
     manifest = Manifest(
         cluster=CLUSTER,
         namespace="space",
@@ -212,9 +217,9 @@ def _archive(
         last_entry=last,
         totals=entries.totals,
         files=parts,
-        lost=lost,
+        **absences,
         archived_unix_ms=1_000,
-        history={"ack_mode": "ordered", "created_unix_ms": 5},
+        history={"ack_mode": mode, "created_unix_ms": 5},
     )
     world.manifests[epoch] = manifest
     data = encode_manifest(manifest)
@@ -224,8 +229,9 @@ def _archive(
         "log_id": LOG,
         "epoch": epoch,
         "state": SegmentState.CLOSED,
+        "ack_mode": mode,
         "last_entry": last,
-        "lost": lost,
+        **absences,
         "cold_copy": copy,
         "totals": entries.totals,
         "start_seq_num": entries.start_seq_num,

@@ -18,7 +18,7 @@ from duramen.config import LogConfig
 from duramen.core.placement import Candidate
 from duramen.core.placement.node_states import NodeStates
 from duramen.core.sequencer.context import SequencerContext
-from duramen.core.sequencer.effects import SendAdd, SendLac, SendRecoveryRead, SendSeal
+from duramen.core.sequencer.effects import SendAdd, SendLac, SendRecoveryRead, SendSeal, SendWave
 from duramen.core.sequencer.transmit import QueuedAppend
 from duramen.core.status import BookieStatus
 from duramen.ids import NOTHING, BookieId, Epoch, Incarnation, LogId, Member, SequencerId, epoch_of
@@ -60,7 +60,7 @@ class Lanes:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def add(self, effect: SendAdd, sink: Any) -> None:
+    def add(self, effect: SendAdd | SendWave, sink: Any) -> None:
         if self.is_silent:
             return
 

@@ -18,12 +18,14 @@ import prometheus_client
 import uvloop
 
 from duramen.config import parse_log_config
+from duramen.core.flexible.segment import AnySegment
 from duramen.core.log_node import LogNode
 from duramen.core.quorum import Quorum
 from duramen.core.segment import Fragment, Segment, Totals
 from duramen.core.sequencer.exactly_once.stamps import TokenRecord
 from duramen.core.status import BookieStatus
 from duramen.ids import (
+    LAST_ENTRY_ID,
     NOTHING,
     BookieId,
     EntryId,
@@ -37,6 +39,7 @@ from duramen.ids import (
     parse_lsn,
 )
 from duramen.limits import METADATA_AGE_MAX_US
+from duramen.runtime.cold import ColdStore
 from duramen.runtime.cold.memory import MemoryColdStore
 from duramen.runtime.http_server import Answer, DataServer, Reply
 from duramen.runtime.reading.cold_reads import make_cold_reads
@@ -52,8 +55,21 @@ from duramen.wire.bookie_calls import (
     parse_reads,
 )
 from duramen.wire.control_record import encode_control
-from duramen.wire.entry import CONTROL, HEADER_BYTES, encode_entry
-from duramen.wire.metadata_json import Paths, encode_log, encode_node, encode_segment, read_segment
+from duramen.wire.entry import CONTROL, HEADER_BYTES, encode_entry, read_entry_info
+from duramen.wire.flexible.filtered_answers import FilteredAnswer, pack_filtered_answers
+from duramen.wire.flexible.filtered_reads import (
+    READ_VERSION_FILTERED,
+    FilteredRange,
+    parse_filtered_reads,
+)
+from duramen.wire.frame import frame_version
+from duramen.wire.metadata_json import (
+    Paths,
+    encode_log,
+    encode_node,
+    encode_segment,
+    read_any_segment,
+)
 from duramen.wire.record_batch import encode_batch
 from duramen_readproxy.service import ReadProxy
 from tests.cold_writer import archive_segment
@@ -107,8 +123,12 @@ class FakeBookie:
             self.refused_count += 1
             return self.refusals[path].pop()
         if path == "/b/read":
-            incarnation, ranges = parse_reads(body)
             self.read_count += 1
+            if frame_version(body) == READ_VERSION_FILTERED:
+                _, asked = parse_filtered_reads(body)
+                told = [await self._read_filtered(one) for one in asked]
+                return 200, "application/octet-stream", pack_filtered_answers(told)
+            incarnation, ranges = parse_reads(body)
             self.reads += ranges
             answers = [await self._read(incarnation, wanted) for wanted in ranges]
             self.given_count += sum(len(answer.entries) for answer in answers)
@@ -144,6 +164,24 @@ class FakeBookie:
         status = BookieStatus.OK if run else lost
         return ReadAnswer(status, lac, highest, self.is_sealed, run)
 
+    async def _read_filtered(self, asked: FilteredRange) -> FilteredAnswer:
+        """Of a flexible segment: all that is here and may be shown, whatever others would send."""
+        wanted, ledger = asked.wanted, asked.wanted.ledger_id
+        if wanted.wait_ms and not self.is_sealed:
+            await self._wait(wanted)
+        _, lac, highest = self._marks(ledger)
+        following = EntryId(min(wanted.last, max(lac, asked.bound)) + 1)
+        status = BookieStatus.OK if wanted.first < following else BookieStatus.NOT_RELEASED
+        held = [(e, b) for (of, e), b in self.entries.items() if of == ledger]
+        here = sorted(one for one in held if wanted.first <= one[0] < following)
+        size = HEADER_BYTES if wanted.headers_only else None
+        return FilteredAnswer(
+            status, lac, highest, self.is_sealed, asked.filter_number,
+            max(following, wanted.first),
+            entries=() if asked.is_digest else [(e, body[:size]) for e, body in here],
+            digests=[(e, read_entry_info(b).crc) for e, b in here] if asked.is_digest else None,
+        )  # fmt: skip
+
     async def _wait(self, wanted: ReadRange) -> None:
         def is_worth_answering() -> bool:
             lac = self.lacs.get(wanted.ledger_id, NOTHING)
@@ -174,9 +212,11 @@ class World:
         self.bookies = {m.bookie: FakeBookie(m) for m in (A, B, C, D)}
         self.bodies: list[str] = []
         self.log = LogNode(LOG, "ns", "log", parse_log_config({}))
-        self.segment: Segment | None = None
+        self.segment: AnySegment | None = None
         self.totals = Totals()
         self.entry_count = 0
+        self.lac_max: int = LAST_ENTRY_ID
+        """Of an open segment; below what is incomplete."""
         options = ServiceOptions(
             "readproxy", "c", "rp-0", "127.0.0.1", 0, 0, "", "eu", "ra", "none", 4.0, None,
             cors_origins=cors_origins, metadata_age_max_us=metadata_age_max_us,
@@ -240,13 +280,13 @@ class World:
         await self.put(PATHS.log(LOG), encode_log(self.log))
 
     async def change_ensemble(self, ensemble: tuple[Member, ...]) -> None:
-        assert self.segment is not None
+        assert isinstance(self.segment, Segment)
         first = EntryId(self.entry_count)
         self.segment = self.segment.with_ensemble(first, ensemble, self.totals, "n")
         await self._put_segment()
 
     async def close_segment(self) -> None:
-        assert self.segment is not None
+        assert isinstance(self.segment, Segment)
         self.segment = self.segment.closed(
             last_entry=EntryId(self.entry_count - 1), totals=self.totals,
             start_seq_num=self.log.totals.record_count, completed_unix_ms=5_000, nonce="n",
@@ -266,7 +306,7 @@ class World:
         entry = self.make_entry(*counts, txids=txids, at_ms=at_ms)
         await self.store_entry(entry, is_confirmed=is_confirmed)
 
-    async def append_control(self) -> None:
+    async def append_control(self, *, is_confirmed: bool = True) -> None:
         """An entry without records."""
         assert self.segment is not None
         before, control = self.totals, encode_control(TokenRecord("token"))
@@ -275,7 +315,7 @@ class World:
             ledger_id=self.segment.ledger_id, entry_id=EntryId(self.entry_count),
             before=before, batches=[control], record_count=0, after=self.totals, flags=CONTROL,
         )  # fmt: skip
-        await self.store_entry(entry, is_confirmed=True)
+        await self.store_entry(entry, is_confirmed=is_confirmed)
 
     async def truncate(self, seq_num: int, lsn: str, first_live: int = 1) -> None:
         """Move the trim point, as the log's owner does; returns when the proxy has seen it."""
@@ -298,17 +338,23 @@ class World:
             await self.delete_segment(Epoch(epoch))
 
     async def archive(
-        self, epoch: int, *, part_count: int = 1, row_group_bytes: int = 4096
+        self,
+        epoch: int,
+        *,
+        part_count: int = 1,
+        row_group_bytes: int = 4096,
+        store: ColdStore | None = None,
     ) -> None:
         """Put a CLOSED segment into the cold store, as its rechecked copy."""
         path = PATHS.segment(LOG, Epoch(epoch))
         found = await self.store.get(path)
         assert found is not None, path
-        segment = read_segment(found.data)
+        segment = read_any_segment(found.data)
         assert segment.last_entry is not None, segment
+        entries = [EntryId(n) for n in range(segment.last_entry + 1)]
         copy = archive_segment(
-            self.cold_store, CLUSTER, self.log, segment,
-            [self.find_entry(segment, EntryId(n)) for n in range(segment.last_entry + 1)],
+            store or self.cold_store, CLUSTER, self.log, segment,
+            [self.find_entry(segment, n) for n in entries if segment.absence_at(n) is None],
             part_count=part_count, row_group_bytes=row_group_bytes,
         )  # fmt: skip
         await self.put(path, encode_segment(segment.with_cold_copy(copy, "n")))
@@ -327,9 +373,9 @@ class World:
         self.proxy.fetcher._cache.__init__()  # type: ignore[misc]
         self.proxy.positions.__init__()  # type: ignore[misc]
 
-    def find_entry(self, segment: Segment, entry: EntryId) -> bytes:
+    def find_entry(self, segment: AnySegment, entry: EntryId) -> bytes:
         """An entry of any bookie's."""
-        for member in segment.write_set_of(entry):
+        for member in segment.list_holders(entry):
             body = self.bookies[member.bookie].entries.get((segment.ledger_id, entry))
             if body is not None:
                 return body
@@ -344,9 +390,10 @@ class World:
         """Put an encoded entry at the end of the open segment."""
         assert self.segment is not None
         entry_id = self.entry_count
-        for member in self.segment.write_set_of(EntryId(entry_id)):
+        for member in self.segment.list_holders(EntryId(entry_id)):
             bookie = self.bookies[member.bookie]
-            await bookie.change(self.segment.ledger_id, entry_id - 1, (entry_id, body))
+            lac = min(entry_id - 1, self.lac_max)
+            await bookie.change(self.segment.ledger_id, lac, (entry_id, body))
         self.entry_count += 1
         if is_confirmed:
             await self.confirm()
@@ -354,7 +401,7 @@ class World:
     async def confirm(self) -> None:
         """The explicit LAC of the writer, to the whole last fragment."""
         assert self.segment is not None
-        for member in self.segment.last_fragment.ensemble:
+        for member in self.segment.members:
             bookie = self.bookies[member.bookie]
             await bookie.change(self.segment.ledger_id, self.entry_count - 1, None)
 

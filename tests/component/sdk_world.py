@@ -41,6 +41,8 @@ class FakeLog:
     producers: dict[str, tuple[int, list[dict[str, Any]]]] = field(default_factory=dict)
     head: int = 0
     tail: int = 0
+    ahead: int = 0
+    """Records behind the tail that are acknowledged."""
     token: str = ""
     is_ended: bool = False
     is_deleted: bool = False
@@ -87,6 +89,10 @@ class FakeCluster:
         self.arrivals: list[BatchProducer | None] = []
         self.reads: list[str] = []
         self.home: str | None = None
+        self.elsewhere: str | None = None
+        """The proxy that appends are sent to which ask for that."""
+        self.asking: list[bool] = []
+        """Of each append, whether it asks for that."""
         self.answer_bytes = 1 << 30
         self._changed = asyncio.Event()
         self._never = asyncio.Event()
@@ -129,7 +135,10 @@ class FakeCluster:
         assert "accept-encoding" not in headers, "coded answers cost a proxy more than they save"
         extra: Headers = {}
         try:
-            status, answer = await self._route(scope, body, headers, extra)
+            if self._is_sent_elsewhere(scope, extra):
+                status, answer = 307, b""
+            else:
+                status, answer = await self._route(scope, body, headers, extra)
         except DuramenError as error:
             status, answer = error.kind.status, orjson.dumps(error.problem())
         except LostAnswer:
@@ -137,6 +146,15 @@ class FakeCluster:
         pairs = [(name.encode(), value.encode()) for name, value in extra.items()]
         await send({"type": "http.response.start", "status": status, "headers": pairs})
         await send({"type": "http.response.body", "body": answer})
+
+    def _is_sent_elsewhere(self, scope: Any, extra: Headers) -> bool:
+        if scope["method"] != "POST" or not scope["path"].endswith("/records"):
+            return False
+        self.asking.append(scope["query_string"] == b"redirect=owner_region")
+        if self.elsewhere is None or not self.asking[-1]:
+            return False
+        extra["location"] = self.elsewhere + scope["path"]
+        return True
 
     async def _route(
         self, scope: Any, body: bytes, headers: Headers, extra: Headers
@@ -179,7 +197,9 @@ class FakeCluster:
                 if rest == ["records"]:
                     return 200, await self._read(log, query, extra)
                 if rest == ["records", "tail"]:
-                    return 200, orjson.dumps({"tail": log.mark(log.tail)})
+                    end, ahead = log.mark(log.tail), log.mark(log.tail + log.ahead)
+                    answer = {"tail": end, "released": end, "acknowledged": ahead}
+                    return 200, orjson.dumps(answer)
                 if rest == ["segments"]:
                     return 200, orjson.dumps({"segments": [{"epoch": 1, "state": "OPEN"}]})
                 answer = self._change(log, method, verb, document)

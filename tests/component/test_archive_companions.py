@@ -105,6 +105,44 @@ def test_whole_copies_are_whole(tmp_path: Path, is_flexible: bool) -> None:
     run(work())
 
 
+@EACH_KIND
+def test_holes_are_no_damage_and_stay_with_every_copy(tmp_path: Path, is_flexible: bool) -> None:
+    class Rows:
+        """A table that counts."""
+
+        def __init__(self) -> None:
+            self.epoch = self.count = 0
+
+        def read_epoch(self, _key: str) -> int:
+            return self.epoch
+
+        def append(self, _key: str, epoch: Epoch, rows: Iterable[pa.RecordBatch]) -> int:
+            count = sum(len(batch) for batch in rows)
+            self.epoch, self.count = epoch, self.count + count
+            return count
+
+    async def work() -> None:
+        cold = tmp_path / "cold"
+        world = await make_world(cold, every_kind, 2, is_flexible=is_flexible, has_holes=True)
+        assert (await world.verify()).is_good
+        await compact(world)
+        assert (await world.verify()).is_good
+        for epoch in (1, 2):
+            segment = await world.segment(epoch)
+            manifest = load_manifest(world.store, CLUSTER, segment)
+            assert manifest.is_shared and manifest.holes == segment.holes == ((7, 7),)
+            assert (manifest.missing_record_count, manifest.lost) == (1, ())
+        rows = Rows()
+        report = await export(world, rows)
+        assert rows.count == expected_rows(world, (1, 2)) == report["records"]
+        assert report["gaps"] == [
+            f"space/log: 1 record of e{epoch} is in none of its entries (holes 7-7)"
+            for epoch in (1, 2)
+        ]
+
+    run(work())
+
+
 def flip(path: Path, at: int) -> None:
     data = bytearray(path.read_bytes())
     data[at] ^= 0x10

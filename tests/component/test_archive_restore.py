@@ -345,6 +345,29 @@ FLEXIBLE = parse_log_config(
 )
 
 
+@pytest.mark.parametrize("to_flexible", [False, True])
+@pytest.mark.parametrize("is_flexible", [False, True])
+def test_holes_are_holes_of_the_restored_log(
+    tmp_path: Path, is_flexible: bool, to_flexible: bool
+) -> None:
+    async def work() -> None:
+        world, bookies = await prepare(
+            tmp_path, every_kind, 2, is_flexible=is_flexible, has_holes=True
+        )
+        await allow_flexible(world)
+        config = FLEXIBLE if to_flexible else None
+        restored = await restore(world, bookies, config=config)
+        for epoch in (1, 2):
+            node = await world.connection.nodes.read_segment(restored.log_id, Epoch(epoch))
+            assert isinstance(node, FlexibleSegment if to_flexible else Segment)
+            assert (node.holes, node.lost, node.ack_mode) == (((7, 7),), (), "out_of_order")
+            if isinstance(node, FlexibleSegment):
+                assert node.missing_record_count == 1
+            assert not any((node.ledger_id, EntryId(7)) in held for held in bookies.held.values())
+
+    run(work())
+
+
 def test_into_a_flexible_log_each_block_has_a_copyset(tmp_path: Path) -> None:
     async def work() -> None:
         world, bookies = await prepare(tmp_path, lambda n: None if n == 2 else every_kind(n), 3)

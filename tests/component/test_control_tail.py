@@ -21,7 +21,7 @@ async def append_control(world: World, lac: int | None = None) -> None:
         ledger_id=ledger_id, entry_id=EntryId(entry_id), before=world.totals, batches=(),
         record_count=0, after=world.totals, flags=CONTROL,
     )  # fmt: skip
-    for member in world.segment.last_fragment.ensemble:
+    for member in world.segment.members:
         await world.bookies[member.bookie].change(
             ledger_id, entry_id - 1 if lac is None else lac, (entry_id, body)
         )

@@ -58,6 +58,24 @@ async def provoke_held(world: write.World) -> httpx.Response:
     return await append_to(world)
 
 
+async def provoke_needs_ordered(world: write.World) -> httpx.Response:
+    world.first.decide = write.always(DuramenError("needs_ordered", "producers need it"))
+    return await append_to(world)
+
+
+async def provoke_mode_changing(world: write.World) -> httpx.Response:
+    world.first.decide = write.always(DuramenError("mode_changing", "it is to be out_of_order"))
+    return await append_to(world)
+
+
+async def provoke_not_appended(world: write.World) -> httpx.Response:
+    """The proxy does not append it again by itself: the client says whether it is wanted yet."""
+    world.first.decide = write.always(DuramenError("not_appended", "too few bookies took it"))
+    answer = await append_to(world)
+    assert len(world.first.frames) == 1, world.first.frames
+    return answer
+
+
 async def provoke_too_few_bookies(world: write.World) -> httpx.Response:
     world.first.decide = write.always(DuramenError("not_enough_bookies", "2 of 3"))
     return await append_to(world)
@@ -132,6 +150,9 @@ WRITES: Final[dict[str, Callable[[write.World], Awaitable[httpx.Response]]]] = {
     "append_uncertain": provoke_uncertain,
     "window_full": provoke_window_full,
     "log_held": provoke_held,
+    "needs_ordered": provoke_needs_ordered,
+    "mode_changing": provoke_mode_changing,
+    "not_appended": provoke_not_appended,
     "not_enough_bookies": provoke_too_few_bookies,
     "log_unavailable": provoke_unavailable,
     "metadata_unavailable": provoke_metadata_unavailable,

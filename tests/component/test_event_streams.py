@@ -120,7 +120,10 @@ def test_what_is_lost_is_a_gap_and_the_stream_goes_on() -> None:
         await lose(world, 1, 2)
         events = await collect(world, "?wait=0s")
         gap = next(e for e in events if e.kind == "gap")
-        assert gap.data == {"kind": "lost", "from": "seq:3", "next": "dlsn:e1n3s0"}
+        assert gap.data == {
+            "kind": "lost", "from": "seq:3", "next": "dlsn:e1n3s0",
+            "first_lsn": "e1n1", "last_lsn": "e1n2",
+        }  # fmt: skip
         assert bodies_of(events) == world.bodies[:3] + world.bodies[9:]
         after = await collect(world, "?wait=0s", gap.id)
         assert bodies_of(after) == world.bodies[9:] and after[0].kind == "records"

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from duramen.config import parse_log_config
-from duramen.core.flexible.nodeset import list_serving
+from duramen.core.flexible.nodeset import ServingBookie, list_serving
 from duramen.core.flexible.nodeset_plan import NodesetPlan, plan_nodeset
 from duramen.core.quorum import Quorum
 from duramen.core.segment import Fragment, Segment
 from duramen.errors import DuramenError
-from duramen.ids import EntryId, Epoch
+from duramen.ids import BookieId, EntryId, Epoch, Incarnation
 from duramen.runtime.cluster_node import ensure_cluster
 from duramen.runtime.stores.memory_store import MemoryStore
 from duramen.wire.metadata_json import (
@@ -28,6 +28,7 @@ from duramen.wire.metadata_json import (
     read_node,
 )
 from duramen.wire.nodes.formats import PROCESS_FORMATS, understands
+from duramen_sequencer.flexible.explanation import describe_nodeset
 from duramen_sequencer.log_changes import LogChanges
 from tests.component.placement_world import PATHS, Doubtful, World, member, with_world
 from tests.unit.core_fakes import LOG_ID
@@ -123,6 +124,40 @@ def test_who_does_not_understand_flexible_logs_is_named(
         await world.store.delete(path, version=stored.version)
         assert (await create(world, WIDE))["created"], "once it is gone"
         assert await read_format(world) == 2
+
+    with_world(scenario, bookies=0)
+
+
+def test_the_first_log_out_of_order_raises_the_format_too() -> None:
+    """A sequencer of before would open such an epoch for a log with producers (R29)."""
+
+    async def scenario(world: World) -> None:
+        await prepare(world)
+        await register(world, f"{PATHS.available}/old", incarnation="f" * 32)
+        with pytest.raises(DuramenError, match=r"no logs with ack_mode out_of_order") as caught:
+            await create(world, {"ack_mode": "out_of_order"})
+        assert (caught.value.code, caught.value.field) == ("placement_impossible", "ack_mode")
+        assert await read_format(world) is None
+        await world.store.delete(f"{PATHS.available}/old", version=0)
+        assert (await create(world, {"ack_mode": "out_of_order"}))["created"]
+        assert await read_format(world) == 2
+
+    with_world(scenario, bookies=0)
+
+
+@pytest.mark.parametrize("parent", [PATHS.sequencers, PATHS.write_proxies, PATHS.read_proxies])
+def test_who_does_not_know_out_of_order_is_named_whatever_the_format_is(parent: str) -> None:
+    async def scenario(world: World) -> None:
+        await prepare(world)
+        await create(world, WIDE)
+        assert await read_format(world) == 2
+        known = {kind: n for kind, n in PROCESS_FORMATS.items() if kind != "ack_mode"}
+        await register(world, f"{parent}/p9", formats=known)
+        late = parse_log_config({**WIDE, "ack_mode": "out_of_order"})
+        with pytest.raises(DuramenError, match="out_of_order is not known by p9: upgrade first"):
+            await world.placement.check_config(late, LOG_ID)
+        await world.store.delete(f"{parent}/p9", version=0)
+        await world.placement.check_config(late, LOG_ID)
 
     with_world(scenario, bookies=0)
 
@@ -281,7 +316,7 @@ def test_the_check_of_a_flexible_log_explains_its_nodeset() -> None:
         log = replace(make_log(), config=config, next_epoch=Epoch(1), last_clean_epoch=Epoch(0))
         plan = plan_nodeset(log, list_serving(world.surveyor.list_bookies()))
         assert isinstance(plan, NodesetPlan)
-        segment = plan.make_segment(log, nonce="n", created_unix_ms=0)
+        segment = plan.make_segment(log, ack_mode="ordered", nonce="n", created_unix_ms=0)
         opened = log.with_new_epoch("n")
         for path, data in (
             (PATHS.log(LOG_ID), encode_log(opened)),
@@ -294,6 +329,10 @@ def test_the_check_of_a_flexible_log_explains_its_nodeset() -> None:
         assert [row["bookie"] for row in told["nodes"]] == [f"b{index}" for index in range(6)]
         assert told["nodes"][0]["region"] == "x" and told["nodes"][0]["absent"] is False
         assert told["may_be_away"] == ["any 1 node", "any one rack", "any one region"]
+        places = [(row["kind"], row["place"], row["nodes"]) for row in told["places"]]
+        racks = [("rack", f"{region}/{rack}", 1) for region in "xyz" for rack in "ab"]
+        assert places == [*racks, *(("region", region, 2) for region in "xyz")]
+        assert all(row["appendable"] and row["recoverable"] for row in told["places"])
         assert (told["waived"], told["reopens"], told["refusal"]) == ([], [], None)
 
         await world.ask("locate", id="b5", weight=0)
@@ -312,6 +351,29 @@ def test_the_check_of_a_flexible_log_explains_its_nodeset() -> None:
         assert shown["detail"] == "the segment spans 1 rack, and each entry wants 3"
 
     with_world(scenario, bookies=0)
+
+
+@pytest.mark.parametrize(
+    ("node", "told"),
+    [
+        (2, [("x/a", 3, True, False), ("x/b", 2, True, False)]),
+        (3, [("x/a", 3, False, False), ("x/b", 2, True, True)]),
+        (4, [("x/a", 3, False, True), ("x/b", 2, False, True)]),
+    ],
+)
+def test_each_rack_says_what_works_without_it(
+    node: int, told: list[tuple[str, int, bool, bool]]
+) -> None:
+    """Appends want `node` of those that are left, recovery fewer than that in the rack."""
+    replication = {"node": node, "rack": 1, "placement": "prefer"}
+    config = parse_log_config({"copysets": "flexible", "replication": replication})
+    serving = [
+        ServingBookie(BookieId(f"b{n}"), "x", rack, Incarnation(f"{n:032x}"), 1.0)
+        for n, rack in enumerate("aaabb")
+    ]
+    answer = describe_nodeset(replace(make_log(), config=config), None, serving)
+    found = [(row.place, row.nodes, row.appendable, row.recoverable) for row in answer.places]
+    assert found == told, "and no region: it is the only one"
 
 
 def test_a_striped_segment_is_not_judged_by_the_property_that_came_after_it() -> None:

@@ -224,6 +224,28 @@ def test_no_peer_is_a_refusal_that_may_be_repeated() -> None:
     play(scenario)
 
 
+def test_who_is_sent_elsewhere_goes_there_by_himself() -> None:
+    """The proxy between does not: a body would cross regions that the client need not cross."""
+    place = f"http://w.there:7301{RECORDS}".encode()
+
+    async def send_elsewhere(_scope: Any, receive: Any, send: Any) -> None:
+        while (await receive()).get("more_body"):
+            pass
+        pairs = [(b"location", place), (b"content-length", b"0")]
+        await send({"type": "http.response.start", "status": 307, "headers": pairs})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def scenario(world: World) -> None:
+        world.own.answer = send_elsewhere
+        path = f"{RECORDS}?redirect=owner_region"
+        answer = await world.http.post(path, content=b"x", headers=RAW)
+        assert (answer.status_code, answer.content) == (307, b"")
+        assert answer.headers["location"].encode() == place
+        assert world.own.calls[0]["query_string"] == b"redirect=owner_region"
+
+    play(scenario)
+
+
 def test_a_peer_that_drains_is_passed_over() -> None:
     async def scenario(world: World) -> None:
         world.own.answer = world.own.drain

@@ -12,13 +12,16 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from duramen.core.sequencer import effects as fx
 from duramen.core.sequencer.context import SequencerContext
+from duramen.core.sequencer.exactly_once.stamps import Stamp
 from duramen.errors import DuramenError
-from duramen.ids import SequencerId
+from duramen.ids import Epoch, SequencerId
 from duramen.runtime.http_client import PeerClient, UnreachableError
 from duramen.runtime.registry import Roster
 from duramen.runtime.sequencer.bookie_lanes import BookieLanes
@@ -31,8 +34,10 @@ from duramen.wire.metadata_json import Paths, encode_log, encode_node, read_log
 from duramen.wire.nodes.formats import PROCESS_FORMATS
 from duramen_sequencer.log_changes import LogChanges
 from duramen_sequencer.log_host import LogHost
-from tests.unit.core_fakes import LOG_ID
+from tests.unit.core_fakes import LOG_ID, FakeStore
+from tests.unit.exact_log import Log
 from tests.unit.nodes import make_log
+from tests.unit.sequencer_driver import Driver
 from tests.waiting import wait_for
 
 PATHS = Paths("test")
@@ -295,5 +300,135 @@ def test_suspending_waits_for_changes_under_way_and_tells_of_those_that_stay() -
         assert (await maintenance.suspend({"rolling": True}))["under_way"] == 0
         stuck = Maintenance(world.store, PATHS, lambda _: None, lambda: 3)
         assert (await stuck.suspend({"rolling": True}))["under_way"] == 3
+
+    run(scenario)
+
+
+# --- A wish for another ack_mode (R29) -----------------------------------------------------------
+
+LATE = {"ack_mode": "out_of_order"}
+
+
+async def read_mode(world: World) -> str:
+    stored = await world.store.get(PATHS.log(LOG_ID))
+    assert stored is not None
+    return read_log(stored.data).config.ack_mode
+
+
+async def leave_unclosed(world: World) -> None:
+    """The log has an open epoch, of which its node says nothing."""
+    log = replace(make_log(), next_epoch=Epoch(3), last_clean_epoch=Epoch(1))
+    await world.store.set(PATHS.log(LOG_ID), encode_log(log), version=0)
+
+
+def test_a_log_with_producers_keeps_its_order_and_its_owner_names_them() -> None:
+    async def scenario(world: World) -> None:
+        await leave_unclosed(world)
+        await world.own_elsewhere()
+        world.peers.answer = (200, {"state": "a fencing token, producer p"})
+        with pytest.raises(DuramenError, match="a fencing token, producer p, and they") as refusal:
+            await world.reconfigure(LATE)
+        assert (refusal.value.code, refusal.value.field) == ("needs_ordered", "ack_mode")
+        asked = {"op": "report_state", "log_id": TEXT, "forwarded": True}
+        assert world.peers.calls == [("http://s1/s/control", asked)]
+        assert await read_mode(world) == "ordered"
+        world.peers.answer = (200, {"state": ""})
+        assert (await world.reconfigure(LATE))["changed"]
+        assert await read_mode(world) == "out_of_order"
+        assert [call["op"] for _, call in world.peers.calls[2:]] == ["config_changed"]
+
+    run(scenario)
+
+
+def test_what_the_owner_does_not_know_is_not_taken_for_nothing() -> None:
+    async def scenario(world: World) -> None:
+        await leave_unclosed(world)
+        await world.own_elsewhere()
+        for answer in ((503, {"code": "log_unavailable"}), UnreachableError("gone")):
+            world.peers.answer = answer
+            with pytest.raises(DuramenError, match="log_unavailable"):
+                await world.reconfigure(LATE)
+        with pytest.raises(DuramenError, match="it is s1's now"):
+            await world.changes.report_state({"log_id": TEXT})
+        assert await read_mode(world) == "ordered" and not world.host.drivers
+
+    run(scenario)
+
+
+def test_of_a_log_that_nobody_writes_its_node_tells() -> None:
+    async def scenario(world: World) -> None:
+        log = replace(make_log(), next_epoch=Epoch(3), last_clean_epoch=Epoch(2)).with_stateless()
+        await world.store.set(PATHS.log(LOG_ID), encode_log(log), version=0)
+        assert (await world.reconfigure(LATE))["changed"]
+        assert not world.host.drivers
+
+    run(scenario)
+
+
+def test_where_nobody_knows_the_log_is_taken_over() -> None:
+    async def scenario(world: World) -> None:
+        await leave_unclosed(world)
+        node = await world.store.get(f"{PATHS.sequencers}/s1")
+        assert node is not None
+        await world.store.delete(f"{PATHS.sequencers}/s1", version=node.version)
+        await wait_for(lambda: len(world.sequencers.nodes) == 1)
+        with pytest.raises(DuramenError, match="being read"):
+            await world.changes.report_state({"log_id": TEXT})
+        with pytest.raises(DuramenError, match=r"being read|being taken over"):
+            await world.reconfigure(LATE)
+        assert LOG_ID in world.host.drivers
+        assert await read_mode(world) == "ordered"
+
+    run(scenario)
+
+
+def test_the_way_back_to_order_asks_nobody() -> None:
+    async def scenario(world: World) -> None:
+        await world.reconfigure(LATE)
+        world.peers.calls.clear()
+        await world.own_elsewhere()
+        assert (await world.reconfigure({"ack_mode": "ordered"}))["changed"]
+        assert [call["op"] for _, call in world.peers.calls] == ["config_changed"]
+
+    run(scenario)
+
+
+def test_the_owner_reports_its_producers_and_both_ends_of_its_epoch() -> None:
+    async def scenario(world: World) -> None:
+        log = Log()
+        world.host.drivers[LOG_ID] = cast(Any, SimpleNamespace(core=log.driver.core))
+        request = {"log_id": TEXT}
+        assert await world.changes.report_state(request) == {"state": ""}
+        for number in range(7):
+            log.append(Stamp(f"p{number}", 0, 0))
+        log.store()
+        told = (await world.changes.report_state(request))["state"]
+        assert told == "producer p0, producer p1, producer p2, producer p3, producer p4 and 2 more"
+        writer = log.driver.core.writer
+        assert writer is not None
+        answer = {end: [writer.lac, 14, 5] for end in ("released", "acknowledged")}
+        assert await world.changes.report_tail(request) == {"epoch": 1, **answer}
+        log.driver.core.release()
+        for call in (world.changes.report_state, world.changes.report_tail):
+            with pytest.raises(DuramenError, match="log_unavailable"):
+                await call(request)
+        world.host.drivers.clear()
+
+    run(scenario)
+
+
+def test_the_acknowledged_end_is_ahead_of_the_released_one() -> None:
+    async def scenario(world: World) -> None:
+        config = make_log().config.model_copy(update=LATE)
+        log = Log(Driver(FakeStore(replace(make_log(), config=config))))
+        log.driver.activate()
+        world.host.drivers[LOG_ID] = cast(Any, SimpleNamespace(core=log.driver.core))
+        log.append()
+        log.driver.take(fx.SendAdd)
+        log.append()
+        log.driver.store_all()
+        answer = {"epoch": 1, "released": [-1, 0, 0], "acknowledged": [1, 4, 5]}
+        assert await world.changes.report_tail({"log_id": TEXT}) == answer
+        world.host.drivers.clear()
 
     run(scenario)

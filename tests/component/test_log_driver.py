@@ -24,11 +24,13 @@ from duramen.runtime.sequencer import log_driver
 from duramen.runtime.sequencer.log_driver import LogDriver
 from duramen.runtime.sequencer.metadata_link import LOOK_COUNT_MAX, MetadataLink, merge_ranges
 from duramen.runtime.sequencer.process import make_context
+from duramen.runtime.sequencer.story import Stories
 from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree, WriteFate
 from duramen.units import SECOND
 from duramen.wire.metadata_json import Paths, encode_log, encode_node, read_node
 from tests.component.host_world import MEMBER, Lanes
 from tests.unit.core_fakes import LOG_ID
+from tests.unit.flexible_segments import OPEN
 from tests.unit.nodes import make_log
 from tests.waiting import wait_for
 
@@ -92,6 +94,38 @@ def test_owed_bytes_follow_the_writer_up_and_down() -> None:
             Writer.owed_bytes = owed_bytes
             world.driver._count_owed(cast(Any, Writer))
             assert world.context.owed_bytes == owed_bytes
+
+    asyncio.run(scenario())
+
+
+def test_the_story_tells_of_a_nodeset_and_of_waves_ten_times_as_many_each_time() -> None:
+    async def scenario() -> None:
+        world, stories = World(), Stories()
+        world.driver._home = cast(Any, SimpleNamespace(stories=stories))
+        writer = SimpleNamespace(segment=OPEN, change_count=0, rewaved_count=0)
+        writer.explain_waves = lambda: f"{writer.rewaved_count} entries"
+        for count in (0, 1, 2, 9, 10, 11, 250, 999, 1_000):
+            writer.rewaved_count = count
+            world.driver._note_writer(cast(Any, writer))
+        told = [(row["event"], row["reason"]) for row in stories.report(LOG)]
+        opened, *waves = told
+        assert opened == ("appends in", "3 bookies in 2 racks and 1 region of b0, b1, b2, b3, b4")
+        assert waves == [("waves", f"{count} entries") for count in (1, 10, 250, 1_000)]
+
+    asyncio.run(scenario())
+
+
+def test_the_story_tells_an_owner_that_takes_its_log_over_from_one_that_lost_it() -> None:
+    async def scenario() -> None:
+        driver, stories = World().driver, Stories()
+        driver._home = cast(Any, SimpleNamespace(stories=stories))
+        driver._state = LogState.READING
+        core: Any = SimpleNamespace(state=LogState.READING, view=None, writer=None)
+        driver.core = core
+        for core.stall_count, core.reason in ((0, "sealed"), (1, "incomplete"), (1, "sealed")):
+            driver._report_story(LogState.ACTIVE)
+        told = [(row["event"], row["reason"]) for row in stories.report(LOG)]
+        assert told == [("fenced", "sealed"), ("stalled", "incomplete"), ("fenced", "sealed")]
 
     asyncio.run(scenario())
 

@@ -22,7 +22,7 @@ from duramen.client.core.parts import EMBEDDED_URL, Owning, make_reading
 from duramen.core.placement import Candidate
 from duramen.core.reading.replica_order import Place
 from duramen.core.sequencer.context import SequencerContext
-from duramen.core.sequencer.effects import SendAdd, SendLac
+from duramen.core.sequencer.effects import SendAdd, SendLac, SendWave
 from duramen.core.status import BookieStatus
 from duramen.ids import Epoch, LogId, SequencerId, epoch_of
 from duramen.runtime.cluster_node import ensure_cluster
@@ -45,10 +45,10 @@ class HoldingLanes(Lanes):
     def __init__(self) -> None:
         super().__init__()
         self.is_holding = self.is_sealed = False
-        self.held: list[tuple[SendAdd, Any]] = []
+        self.held: list[tuple[SendAdd | SendWave, Any]] = []
         self.add_count = 0
 
-    def add(self, effect: SendAdd, sink: Any) -> None:
+    def add(self, effect: SendAdd | SendWave, sink: Any) -> None:
         self.add_count += 1
         if self.is_holding:
             self.held.append((effect, sink))
@@ -85,7 +85,9 @@ class Process:
         self.context.candidates, self.context.locations = [candidate], {MEMBER: candidate}
         link = MetadataLink(self.store, PATHS, SequencerId(name), EMBEDDED_URL)
         self.owning = Owning(self.context, cast(Any, self.lanes), link, Stories())
-        self.reading = make_reading(self.store, PATHS, Place("", ""), 1 << 20, None)
+        self.reading = make_reading(
+            self.store, PATHS, Place("", ""), 1 << 20, None, client=cast(Any, None)
+        )
         self.open_logs: dict[LogId, OwnedLog] = {}
         self.store.on_session(self.on_session)
 

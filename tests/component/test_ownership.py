@@ -18,15 +18,18 @@ from typing import Any, cast
 
 import pytest
 
+from duramen.config import LogConfig
+from duramen.core.flexible.nodeset import ServingBookie
+from duramen.core.flexible.segment import FlexibleSegment
 from duramen.core.ownership.balancer import HOLD_OFF_US
 from duramen.core.sequencer.log_state import LogState
 from duramen.errors import DuramenError
-from duramen.ids import Epoch, LogId, SequencerId
+from duramen.ids import BookieId, Epoch, Incarnation, LogId, SequencerId
 from duramen.runtime.sequencer.log_driver import LogDriver, now_us
 from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.runtime.stores.memory_store import MemoryStore
 from duramen.runtime.stores.metadata_store import Stored, Watch
-from duramen.wire.metadata_json import read_log
+from duramen.wire.metadata_json import read_any_segment, read_log
 from duramen.wire.sequencer_calls import AppendedBatch, Redirect
 from duramen_sequencer import log_host
 from duramen_sequencer.ownership import claims
@@ -587,15 +590,24 @@ def test_takeovers_are_bounded_and_all_come_to_their_turn(monkeypatch: pytest.Mo
     play(scenario)
 
 
-def test_an_idle_log_leaves_nothing_but_a_short_story() -> None:
+TWENTY_BOOKIES = [
+    ServingBookie(BookieId(f"b{n}"), "r", f"k{n % 5}", Incarnation(f"{n:032}")) for n in range(20)
+]
+"""As many as a nodeset has."""
+
+
+@pytest.mark.parametrize("copysets", ["striped", "flexible"])
+def test_an_idle_log_leaves_nothing_but_a_short_story(copysets: str) -> None:
     """≤ 2 KB each, measured; the driver of a log that is closed is dropped."""
+    config = CONFIG if copysets == "striped" else LogConfig(copysets="flexible")
 
     async def scenario(world: HostWorld) -> None:
         host = await world.add_host(FIRST)
+        world.contexts[FIRST].serving = TWENTY_BOOKIES
         count = 80
         logs = [LogId(1000 + number) for number in range(count)]
         for log_id in logs:
-            await world.add_log(log_id, f"log-{log_id}")
+            await world.add_log(log_id, f"log-{log_id}", config=config)
         gc.collect()
         tracemalloc.start()
         for log_id in logs:
@@ -611,7 +623,12 @@ def test_an_idle_log_leaves_nothing_but_a_short_story() -> None:
         tracemalloc.stop()
         each_bytes = sum(stat.size for stat in ours.statistics("filename")) / count
         assert each_bytes < 2_048, f"{each_bytes:.0f} bytes an idle log"
+        print(f"{each_bytes:.0f} bytes an idle log, {copysets}")
         assert host.statistics()["takeovers"] == count
+        node = world.tree.get(PATHS.segment(logs[0], Epoch(1)))
+        assert node is not None
+        is_flexible = isinstance(read_any_segment(node.data), FlexibleSegment)
+        assert is_flexible == (copysets == "flexible")
         assert await unclosed(world, logs[0]) == (), "nothing is left to recover"
 
     play(scenario)

@@ -338,7 +338,9 @@ def test_a_log_is_looked_after(face: str) -> None:
     async def scenario(cluster: FakeCluster, client: Any) -> None:
         log = client["ns"]["log"]
         await log.append([b"one", b"two"])
-        assert (await log.tail())[0] == 2
+        assert (await log.tail())[0] == (await log.acknowledged())[0] == 2
+        cluster.logs["ns", "log"].ahead = 3
+        assert ((await log.tail())[0], (await log.acknowledged())[0]) == (2, 5)
         assert await log.truncate(1) == 1
         assert await log.roll() == 1
         assert (await log.segments())[0]["epoch"] == 1

@@ -267,6 +267,31 @@ def test_a_damaged_index_is_made_anew_while_the_bookie_runs(tmp_path: Path) -> N
     run(scenario)
 
 
+def test_a_file_is_compacted_as_it_is_when_its_turn_comes(tmp_path: Path) -> None:
+    """Its index is made anew while another file is compacted, and somebody still reads the old one:
+    what the new one has is no newer copy of it."""
+
+    async def scenario() -> None:
+        async with running(tmp_path) as bookie:
+            operator = Operator(bookie)
+            for ledger_id in (FIRST, SECOND):
+                await fill(bookie, ledger_id, 0, 9)
+                await operator.settle()
+            storage = bookie.service._storage
+            assert storage is not None
+            _, file = storage.entry_log.list_files()
+            assert file.pin()
+            file.is_index_damaged = True  # in a block of a ledger that is not alive any more
+            compaction = bookie.service.running_upkeep().compaction
+            await asyncio.gather(compaction.compact(1.0), compaction.rebuild_indexes())
+            file.unpin()
+            assert compaction.statistics()["rebuilt_index_count"] == 1
+            for ledger_id in (FIRST, SECOND):
+                assert await read_all(bookie, ledger_id, 9) == expected(ledger_id, 9)
+
+    run(scenario)
+
+
 def test_suspended_settling_settles_nothing_until_it_is_resumed(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as bookie:

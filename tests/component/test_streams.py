@@ -59,10 +59,11 @@ def open_stream(world: FeedWorld, tail: Tail, request: OpenRequest) -> AsyncGene
     async def find_tail() -> Tail:
         return tail
 
+    at = (Epoch(1), EntryId(0))
+    reader = RecordReader(world.feeds, world.fetcher, world.follower(), at, LIMITS)
+    form = make_form(LOG, HEAD, wanted, SharedEncodings(), reader.find_hole)
     return stream_records(
-        RecordReader(world.feeds, world.fetcher, world.follower(), (Epoch(1), EntryId(0)), LIMITS),
-        make_form(LOG, HEAD, wanted, SharedEncodings()), wanted, find_tail, lambda: False,
-        request=request,
+        reader, form, wanted, find_tail, lambda: False, request=request,
     )  # fmt: skip
 
 

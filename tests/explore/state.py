@@ -36,7 +36,7 @@ Out = tuple[Any, ...]
 
 _TIMES: Final = frozenset({
     "probe_at_us", "retry_at_us", "_retry_at_us", "due_us", "_record_again_at_us", "again_at_us",
-    "_owed_end_us", "_drain_end_us",
+    "_owed_end_us", "_drain_end_us", "_mode_due_us",
 })  # fmt: skip
 """Instants: only their distance from now can decide anything, and what is past is just due."""
 

@@ -89,10 +89,15 @@ class LocalCluster:
         """Ids of the processes of a role."""
         return [p["id"] for p in self.state()["processes"] if p["role"] == role]
 
-    def send(self, node_id: str, number: signal.Signals) -> int:
-        """Signal one process; returns its pid. Its command line is kept for `revive`."""
+    def pid(self, node_id: str) -> int:
+        """Of one process, also where it was started again by `revive`."""
         pid = self._revived_as.get(node_id) or self.process(node_id)["pid"]
         assert isinstance(pid, int), f"{node_id} is not running"
+        return pid
+
+    def send(self, node_id: str, number: signal.Signals) -> int:
+        """Signal one process; returns its pid. Its command line is kept for `revive`."""
+        pid = self.pid(node_id)
         raw = Path(f"/proc/{pid}/cmdline").read_bytes()
         self._commands[node_id] = [part.decode() for part in raw.split(b"\0") if part]
         os.kill(pid, number)

@@ -157,7 +157,8 @@ def used_cpu_s(cluster: LocalCluster) -> dict[str, float]:
     """Seconds of a core that the processes of each role have used."""
     used: dict[str, float] = {}
     for process in cluster.state()["processes"]:
-        fields = Path(f"/proc/{process['pid']}/stat").read_text().rpartition(")")[2].split()
+        pid = cluster.pid(process["id"])
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         seconds = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
         used[process["role"]] = used.get(process["role"], 0.0) + seconds
     return used

@@ -70,7 +70,9 @@ BEYOND_THE_SCHEMA: Final = {
     "roll": "shorter than can be",
     "flush": "longer than can be",
     "commit_delay": "the same",
-    "window": "3.0 for an integer",
+    "nodeset": "of a striped log, or numbers that contradict one another or the copies",
+    "sticky": "of a striped log",
+    "window": "3.0 for an integer; stall of a striped log",
     "producers": "3.0 for an integer",
     None: "NDJSON that is no JSON",
 }

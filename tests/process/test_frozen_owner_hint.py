@@ -10,6 +10,7 @@ Source: docs/protocol/members.md "What a confirmed suspicion does".
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import time
 from collections.abc import AsyncIterator
@@ -20,8 +21,10 @@ import httpx
 import pytest
 
 from duramen.client.rest_client import RestClient
+from duramen.core.ownership.loss_pauses import FORGOTTEN_AFTER_US
 from duramen.errors import DuramenError
 from duramen.runtime.http_client import PeerError
+from duramen.units import SECOND
 from duramen.wire.record_batch import encode_batch
 from tests.pauses import let_pass, look_again_soon
 from tests.process.cluster import LocalCluster, create_log, run, running_cluster
@@ -31,10 +34,15 @@ from tests.process.takeovers import statistics
 from tests.process.times import HANG_S, HINT_FAILOVER_S, SESSION_FAILOVER_S
 from tests.ticker import Ticker, running_ticker
 
-pytestmark = [pytest.mark.process, pytest.mark.zookeeper, pytest.mark.timeout(3 * HANG_S)]
+pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
 
 LOGS = ["log-0", "log-1", "log-2", "log-3"]
-ROUND_COUNT = 5
+ROUND_COUNT = int(os.environ.get("DURAMEN_FREEZES", "5"))
+FORGOTTEN_S = FORGOTTEN_AFTER_US / SECOND + 1.0
+"""Whoever loses a log again before that leaves it alone for longer, up to 7.5 s, and is late as a
+successor: that is meant, and not what is measured."""
+
+_TIMEOUT_S = 2 * HANG_S + 20 * ROUND_COUNT
 EVERY_S = 0.05
 OPEN_COUNT_MAX = 300
 """Appends of one log whose answer is awaited: those that were sent to the frozen one wait long."""
@@ -104,10 +112,11 @@ async def running_loads(cluster: LocalCluster) -> AsyncIterator[list[Load]]:
             await load.stop()
 
 
+@pytest.mark.timeout(_TIMEOUT_S + HANG_S)
 def test_a_frozen_owner_is_succeeded_before_its_session_ends(tmp_path: Path) -> None:
     flags = ("--sequencers", str(SEQUENCER_COUNT), "--no-restart")
     with running_cluster(tmp_path / "c", *flags) as cluster, running_ticker(tmp_path) as ticker:
-        run(scenario(cluster, ticker), timeout_s=2 * HANG_S)
+        run(scenario(cluster, ticker), timeout_s=_TIMEOUT_S)
 
 
 async def scenario(cluster: LocalCluster, ticker: Ticker) -> None:
@@ -117,14 +126,21 @@ async def scenario(cluster: LocalCluster, ticker: Ticker) -> None:
     async with running_loads(cluster) as loads:
         for load in loads:
             await load.wait_acked_since(0.0)
+        took_s = []
+        back_s: dict[str, float] = {}
         for number in range(ROUND_COUNT):
             victim = victims[number % len(victims)]
+            forgotten_s = back_s.get(victim, 0.0) + FORGOTTEN_S - time.monotonic()
+            await let_pass(forgotten_s, what="until its last loss makes no pause longer")
             # An successor that keeps its logs has them by a hint; who is given them has not.
             await give_all(cluster, keeper)
             await give_all(cluster, victim)
-            await freeze_one(cluster, loads, victim, ticker)
+            took_s.append(await freeze_one(cluster, loads, victim, ticker))
             cluster.send(victim, signal.SIGCONT)
             await wait_back(cluster, victim)
+            back_s[victim] = time.monotonic()
+        print("each freeze, sorted:", [f"{one:.2f}" for one in sorted(took_s)])
+        assert max(took_s) < HINT_FAILOVER_S, f"at most {HINT_FAILOVER_S} s are allowed: {took_s}"
         await freeze_the_next_too(cluster, loads, keeper, victims[0])
     for load in loads:
         read = await read_log(cluster.state()["read_url"], load.log)
@@ -132,13 +148,18 @@ async def scenario(cluster: LocalCluster, ticker: Ticker) -> None:
         assert not missing, f"{load.log}: {len(missing)} acknowledged appends are lost"
 
 
-async def freeze_one(cluster: LocalCluster, loads: list[Load], victim: str, ticker: Ticker) -> None:
-    """Stop the owner of all logs, until somebody else acknowledges what was sent since."""
+async def freeze_one(
+    cluster: LocalCluster, loads: list[Load], victim: str, ticker: Ticker
+) -> float:
+    """Stop the owner of all logs, until somebody else acknowledges what was sent since; how long
+    that took, without the machine's stalls."""
     stopped_s = time.monotonic()
     cluster.send(victim, signal.SIGSTOP)
     times = [await load.wait_acked_since(stopped_s) for load in loads]
-    ticker.require_within(stopped_s, HINT_FAILOVER_S, f"{victim} is frozen, all logs go on")
-    print("  each log after", sorted(round(at - stopped_s, 2) for at in times))
+    took_s = ticker.product_s(stopped_s, max(times))
+    each = sorted(round(at - stopped_s, 2) for at in times)
+    print(f"{victim} is frozen, all logs go on: {took_s:.2f} s; each log after {each}")
+    return took_s
 
 
 async def wait_back(cluster: LocalCluster, name: str) -> None:

@@ -24,6 +24,7 @@ from duramen.core.bookie.bookie_state import (
     Effect,
     LacRecord,
     Persist,
+    RangePlan,
     ReadEntries,
     ReadPlan,
     ReadRanges,
@@ -34,9 +35,12 @@ from duramen.core.bookie.bookie_state import (
     SealRecord,
     StartTimer,
 )
+from duramen.core.flexible.nodeset import ServingBookie
+from duramen.core.flexible.recovery import Digest
 from duramen.core.placement import Candidate
 from duramen.core.reading import effects as rx
 from duramen.core.reading import reader as rd
+from duramen.core.reading.range_read import NodeAnswer
 from duramen.core.reading.replica_order import Place, ReplicaOrder
 from duramen.core.sequencer import effects as fx
 from duramen.core.sequencer.context import SequencerContext
@@ -56,10 +60,13 @@ from duramen.ids import (
     ledger_of,
 )
 from duramen.limits import ENTRY_BYTES_MAX
-from duramen.wire.bookie_calls import LacUpdate, ReadAnswer, ReadRange, Seal
+from duramen.wire.bookie_calls import LacUpdate, ReadAnswer, ReadRange, Seal, ServiceClass
 from duramen.wire.control_record import encode_control
 from duramen.wire.entry import check_entry
+from duramen.wire.flexible.envelope import Envelope
+from duramen.wire.flexible.filtered_reads import FilteredRange
 from tests.scenario.formatting import Inquiry, Request
+from tests.scenario.ranges import Kept, answer_range, filter_poll
 from tests.unit.core_formatting import encode_plain_entry
 
 
@@ -78,8 +85,8 @@ class StageRandom(random.Random):
         return 0 if stop is None else start
 
     def random(self) -> float:
-        """No jitter."""
-        return 0.0
+        """No jitter to speak of; zero itself is between two nodes of a copyset's choice."""
+        return 1e-6
 
     def uniform(self, a: float, b: float) -> float:
         """The middle."""
@@ -112,6 +119,8 @@ class Call:
     deadline_us: int | None
     leg: Leg = Leg.REQUEST
     answer: ReadAnswer | None = None
+    digest: Digest | None = None
+    """What a node of a flexible segment told of a range, beside the answer's status."""
 
 
 def answer_of(
@@ -134,8 +143,12 @@ class StageBookie:
         self.timers: dict[RequestId, int] = {}
         self.questions: list[LedgerId] = []
         self._calls: dict[RequestId, Call] = {}
-        self._disk: list[tuple[Record, bytes]] = []
-        self._unsynced: list[tuple[int, list[tuple[Record, bytes]]]] = []
+        self._ranges: dict[RequestId, FilteredRange] = {}
+        self._told: dict[RequestId, NodeAnswer] = {}
+        """Answers to what a pass asked."""
+        self._pass_count = 0
+        self._disk: list[tuple[Record, Kept]] = []
+        self._unsynced: list[tuple[int, list[tuple[Record, Kept]]]] = []
 
     @property
     def member(self) -> Member:
@@ -148,11 +161,17 @@ class StageBookie:
         return Candidate(self.member, self.place.region, self.place.rack)
 
     @property
+    def serving(self) -> ServingBookie:
+        """As a nodeset has it."""
+        name, life = self.member
+        return ServingBookie(name, self.place.region, self.place.rack, life)
+
+    @property
     def stored(self) -> dict[tuple[LedgerId, EntryId], bytes]:
         """Entries on the disk."""
         return {
-            (record.ledger_id, record.entry_id): payload
-            for record, payload in self._disk
+            (record.ledger_id, record.entry_id): kept.payload
+            for record, kept in self._disk
             if isinstance(record, AddRecord)
         }
 
@@ -171,15 +190,16 @@ class StageBookie:
         for call in self._calls.values():
             call.leg = Leg.LOST
         self._calls.clear()
+        self._ranges.clear()
 
     def restart(self) -> None:
         """Come back with what the disk holds."""
         self.is_up, self.is_held = True, False
         self.core = BookieCore(self.member.incarnation)
-        for record, payload in self._disk:
+        for record, kept in self._disk:
             match record:
                 case AddRecord(_, ledger_id, entry, lac, _, is_recovery):
-                    crc = check_entry(payload).crc
+                    crc = check_entry(kept.payload).crc
                     self.core.on_recovered_add(ledger_id, entry, lac, crc, is_recovery=is_recovery)
                 case SealRecord(log_id, epoch):
                     self.core.on_recovered_seal(log_id, epoch)
@@ -196,8 +216,8 @@ class StageBookie:
     def forget(self, ledger_id: LedgerId, entry: EntryId) -> None:
         """The disk lied: the entry is gone without a trace."""
         self._disk = [
-            (record, payload)
-            for record, payload in self._disk
+            (record, kept)
+            for record, kept in self._disk
             if not (isinstance(record, AddRecord) and record[1:3] == (ledger_id, entry))
         ]
         self.restart()
@@ -214,6 +234,16 @@ class StageBookie:
                 crc = check_entry(payload).crc
                 row = AddRow(ledger_id, entry, lac, crc, is_recovery, True)
                 self.core.on_adds(number, member.incarnation, [row])
+            case fx.SendWave(member, ledger_id, entry, lac, payload):
+                crc = check_entry(payload).crc
+                row = AddRow(ledger_id, entry, lac, crc, request.is_recovery, True, True)
+                self.core.on_adds(number, member.incarnation, [row])
+            case fx.SendDigest(member, ledger_id, first, last):
+                whole = ReadRange(
+                    ledger_id, first, last, ENTRY_BYTES_MAX, epoch_of(ledger_id),
+                    service=ServiceClass.RECOVERY,
+                )  # fmt: skip
+                self._look(number, member.incarnation, FilteredRange(whole, is_digest=True))
             case fx.SendSeal(member, log_id, epoch):
                 seal = Seal(log_id, epoch, ledger_of(log_id, epoch))
                 self.core.on_seals(number, member.incarnation, [seal])
@@ -224,6 +254,8 @@ class StageBookie:
                 seal_epoch = epoch_of(ledger_id)
                 wanted = ReadRange(ledger_id, entry, entry, ENTRY_BYTES_MAX, seal_epoch)
                 self.core.on_reads(number, member.incarnation, [wanted])
+            case rx.SendRead() if request.bound is not None:
+                self._look(number, request.member.incarnation, filter_poll(request))
             case rx.SendRead():
                 wanted = ReadRange(
                     request.ledger_id, request.first, request.last, request.bytes_max,
@@ -233,6 +265,20 @@ class StageBookie:
             case _:
                 raise AssertionError(f"no bookie can serve {request}")
         self.drain(now_us)
+
+    def look(self, member: Member, asked: FilteredRange, now_us: int) -> NodeAnswer:
+        """What a pass is told of a range, at once."""
+        if not self.is_up:
+            return NodeAnswer(BookieStatus.UNREACHABLE)
+        self._pass_count += 1
+        number = RequestId(-1 - self._pass_count)  # calls have the others
+        self._look(number, member.incarnation, asked)
+        self.drain(now_us)
+        return self._told.pop(number)
+
+    def _look(self, number: RequestId, life: Incarnation, asked: FilteredRange) -> None:
+        self._ranges[number] = asked
+        self.core.on_filtered_reads(number, life, [asked])
 
     def sync(self, now_us: int) -> None:
         """The disk syncs what waits."""
@@ -268,9 +314,8 @@ class StageBookie:
     def _carry_out(self, effect: Effect, now_us: int) -> None:
         match effect:
             case Persist(token, request, records):
-                call = self._calls[request].request
-                payload = call.payload if isinstance(call, fx.SendAdd) else b""
-                self._unsynced.append((token, [(record, payload) for record in records]))
+                kept = _keep(self._calls[request].request)
+                self._unsynced.append((token, [(record, kept) for record in records]))
             case ReplyStatuses(request, statuses):
                 self._answer(request, answer_of(statuses[0]))
             case ReplyMarks(request, marks):
@@ -281,8 +326,8 @@ class StageBookie:
                 self.timers[request] = now_us + 1000 * wait_ms
             case CheckSegment(ledger_id):
                 self.questions.append(ledger_id)
-            case ReadRanges():
-                raise AssertionError("no actor reads flexible segments")
+            case ReadRanges(request, plans):
+                self._answer_range(request, plans[0])
             case _:
                 assert_never(effect)
 
@@ -292,15 +337,43 @@ class StageBookie:
         if call is not None:
             call.answer, call.leg = answer, Leg.ANSWER
 
-    def _read(self, plan: ReadPlan) -> ReadAnswer:
-        bodies = {
-            record.entry_id: payload
-            for record, payload in self._disk
-            if isinstance(record, AddRecord) and record.ledger_id == plan.ledger_id
+    def _answer_range(self, request: RequestId, plan: RangePlan) -> None:
+        told = answer_range(self._ranges.pop(request), plan, self._list_kept(plan.ledger_id))
+        call = self._calls.get(request)
+        if call is None:
+            self._told[request] = told
+            return
+        if isinstance(call.request, fx.SendDigest):
+            unvouched = {EntryId(e) for a, b in told.unvouched for e in range(a, b + 1)}
+            call.digest = Digest(dict(told.digests), frozenset(unvouched))
+        # What nobody may show is no news to who polls.
+        is_empty = plan.status is BookieStatus.NOT_RELEASED
+        status = BookieStatus.NO_ENTRY if is_empty else plan.status
+        answer = ReadAnswer(status, plan.lac, NOTHING, plan.is_sealed, told.entries)
+        self._answer(request, answer)
+
+    def _list_kept(self, ledger_id: LedgerId) -> dict[EntryId, Kept]:
+        return {
+            record.entry_id: kept
+            for record, kept in self._disk
+            if isinstance(record, AddRecord) and record.ledger_id == ledger_id
         }
+
+    def _read(self, plan: ReadPlan) -> ReadAnswer:
+        kept = self._list_kept(plan.ledger_id)
         last = plan.first + plan.entry_count
-        entries = [(EntryId(i), bodies[EntryId(i)]) for i in range(plan.first, last)]
+        entries = [(EntryId(i), kept[EntryId(i)].payload) for i in range(plan.first, last)]
         return ReadAnswer(plan.status, plan.lac, plan.highest, plan.is_sealed, entries)
+
+
+def _keep(request: Request | Inquiry) -> Kept:
+    match request:
+        case fx.SendAdd():
+            return Kept(request.payload, None)
+        case fx.SendWave():
+            return Kept(request.payload, Envelope(request.copyset, request.block))
+        case _:
+            return Kept(b"", None)
 
 
 class StageSequencer:

@@ -25,7 +25,15 @@ from duramen.wire.bookie_calls import ReadAnswer
 from duramen.wire.control_record import read_control
 from duramen.wire.entry import HEADER_BYTES, read_entry_info
 
-Request = fx.SendAdd | fx.SendSeal | fx.SendRecoveryRead | fx.SendLac | rx.SendRead
+Request = (
+    fx.SendAdd
+    | fx.SendWave
+    | fx.SendSeal
+    | fx.SendDigest
+    | fx.SendRecoveryRead
+    | fx.SendLac
+    | rx.SendRead
+)
 """What is asked of a bookie."""
 
 Inquiry = (
@@ -35,6 +43,7 @@ Inquiry = (
     | fx.ReadSegment
     | fx.ReadHistory
     | rx.WatchMetadata
+    | rx.ConfirmAbsence
 )
 """What is asked of the metadata store, and the history that a rebuild reads."""
 
@@ -44,6 +53,8 @@ Fate = fx.Complete | fx.CompleteEarly | fx.OldDuplicate | fx.Fail | fx.Yield
 
 def format_member(member: Member) -> str:
     """`b1`, and `b1/2` once its disks were replaced."""
+    if member == rx.ALL_NODES:
+        return "nodes"
     life = int(member.incarnation[:4], 16)
     return member.bookie if life == 1 else f"{member.bookie}/{life}"
 
@@ -86,10 +97,12 @@ def encode_control(record: ControlRecord | None) -> str:
 def kind_of(call: Request | Inquiry) -> str:
     """The word by which `deliver` and `drop` select a message."""
     match call:
-        case fx.SendAdd():
+        case fx.SendAdd() | fx.SendWave():
             return "add"
         case fx.SendSeal():
             return "seal"
+        case fx.SendDigest():
+            return "digest"
         case fx.SendRecoveryRead():
             return "read"
         case fx.SendLac():
@@ -100,7 +113,7 @@ def kind_of(call: Request | Inquiry) -> str:
             return "commit"
         case fx.PersistOwed():
             return "owed"
-        case fx.ReadMetadata() | rx.WatchMetadata() | fx.ReadSegment():
+        case fx.ReadMetadata() | rx.WatchMetadata() | fx.ReadSegment() | rx.ConfirmAbsence():
             return "nodes"
         case fx.ReadHistory():
             return "history"
@@ -115,8 +128,15 @@ def format_call(call: Request | Inquiry) -> str:
             flag = " by recovery" if call.is_recovery else ""
             flag += " control" if read_entry_info(call.payload).is_control else ""
             return f"add {format_position(ledger_id, entry)} lac={lac}{flag}"
+        case fx.SendWave(_, ledger_id, entry, lac):
+            flag = " by recovery" if call.is_recovery else ""
+            flag += " control" if read_entry_info(call.payload).is_control else ""
+            numbers = " ".join(map(str, call.copyset))
+            return f"add {format_position(ledger_id, entry)} lac={lac} copyset=[{numbers}]{flag}"
         case fx.SendSeal(_, _, epoch):
             return f"seal e{epoch}"
+        case fx.SendDigest(_, ledger_id, first, last):
+            return f"digest {format_position(ledger_id, first)} … {_format_last(last)} under seal"
         case fx.SendRecoveryRead(_, ledger_id, entry):
             return f"read {format_position(ledger_id, entry)} under seal"
         case fx.SendLac(_, ledger_id, lac):
@@ -127,6 +147,12 @@ def format_call(call: Request | Inquiry) -> str:
             if call.wait_us:
                 return f"poll {at}, or lac ≥ {call.wait_for}"
             return f"read {at}" if last == first else f"read {at} … {_format_last(last)}"
+        case _:
+            return _format_inquiry(call)
+
+
+def _format_inquiry(call: Inquiry) -> str:
+    match call:
         case fx.Commit(_, writes):
             return f"commit {', '.join(map(format_write, writes))}"
         case fx.PersistOwed(ledger_id, member, first, last):
@@ -140,7 +166,7 @@ def format_call(call: Request | Inquiry) -> str:
             what = "headers" if is_headers_only else "history"
             upto = "" if first == last else f" … {last}"
             return f"read {what} e{segment.epoch}n{first}{upto}"
-        case rx.WatchMetadata(epoch):
+        case rx.WatchMetadata(epoch) | rx.ConfirmAbsence(epoch):
             return f"read node of e{epoch}"
         case _:
             assert_never(call)
@@ -148,7 +174,7 @@ def format_call(call: Request | Inquiry) -> str:
 
 def format_asked(call: Request) -> str:
     """What an answer is about: as `format_call`, without the LAC that travelled along."""
-    return re.sub(r" lac=-?\d+", "", format_call(call))
+    return re.sub(r" (lac=-?\d+|copyset=\[[\d ]*\])", "", format_call(call))
 
 
 def format_answer(call: Request, answer: ReadAnswer) -> str:
@@ -188,16 +214,20 @@ def format_write(write: fx.Write) -> str:
 
 def format_segment(segment: AnySegment) -> str:
     """State, end and fragments of a segment."""
-    assert isinstance(segment, Segment), segment
-    end = ""
+    end = "" if segment.ack_mode == "ordered" else f" {segment.ack_mode}"
     if segment.last_entry is not None and segment.totals is not None:
-        end = f" last={segment.last_entry} records={segment.totals.record_count}"
+        end += f" last={segment.last_entry} records={segment.totals.record_count}"
     if segment.bound is not None:
         end += f" bound={segment.bound}"
     for what, ranges in (("hole", segment.holes), ("lost", segment.lost)):
         for first, last in ranges:
             end += f" {what} {first}" if first == last else f" {what} {first} … {last}"
-    return f"e{segment.epoch} {segment.state.value}{end} {format_fragments(segment.fragments)}"
+    where = (
+        format_fragments(segment.fragments)
+        if isinstance(segment, Segment)
+        else f"nodes:[{' '.join(f'{r.number}:{format_member(r.member)}' for r in segment.nodes)}]"
+    )
+    return f"e{segment.epoch} {segment.state.value}{end} {where}"
 
 
 def format_fragments(fragments: Sequence[Fragment]) -> str:

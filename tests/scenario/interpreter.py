@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from duramen.config import parse_log_config
+from duramen.core.flexible.segment import FlexibleSegment
 from duramen.core.log_node import Ending, TrimPoint
 from duramen.core.reading import effects as rx
 from duramen.core.segment import Totals
@@ -31,6 +31,8 @@ from duramen.ids import (
 )
 from duramen.limits import ENTRY_BYTES_MAX
 from duramen.units import parse_duration_us
+from duramen.wire.entry import check_entry
+from tests.combinations import FIRST, Combination
 from tests.scenario.actors import Call, Leg, StageBookie
 from tests.scenario.arithmetic import judge_cover, list_write_sets, place_ensemble
 from tests.scenario.finding import Finding
@@ -39,7 +41,7 @@ from tests.scenario.stage import CLIENT, LOG_ID, STORE, Line, Stage
 from tests.unit.core_formatting import encode_plain_entry
 
 _POSITION = r"e\d+n\d+"
-_KINDS = ("add", "seal", "read", "lac", "poll", "commit", "nodes", "owed", "history")
+_KINDS = ("add", "seal", "digest", "read", "lac", "poll", "commit", "nodes", "owed", "history")
 
 
 class ScenarioError(Exception):
@@ -49,13 +51,13 @@ class ScenarioError(Exception):
 class Interpreter:
     """Commands on one stage."""
 
-    def __init__(self) -> None:
-        self.stage = Stage()
+    def __init__(self, combination: Combination = FIRST) -> None:
+        self.stage = Stage(combination)
         self.finding = Finding()
 
-    def run(self, command: str) -> list[str]:
-        """Carry out one command and return its lines."""
-        is_quiet = command.startswith("quiet ")
+    def run(self, command: str, *, fates_only: bool = False) -> list[str]:
+        """Carry out one command and return its lines, or those of them that clients get to know."""
+        is_quiet = fates_only or command.startswith("quiet ")
         word, *rest = command.removeprefix("quiet ").split()
         options = dict(pair.split("=", 1) for pair in rest if "=" in pair)
         words = [other for other in rest if "=" not in other]
@@ -82,22 +84,7 @@ class Interpreter:
         self.stage.set_roster(list(self.stage.bookies))
 
     def _do_log(self, words: list[str], options: dict[str, str]) -> None:
-        config = parse_log_config({
-            "replication": {
-                "ensemble_size": int(options["E"]), "write_quorum": int(options["Qw"]),
-                "ack_quorum": int(options["Qa"]), "placement": options.get("placement", "strict"),
-                "min_racks": int(options.get("min_racks", 1)),
-                "min_regions": int(options.get("min_regions", 1)),
-            },
-            "commit": options.get("commit", "lac"),
-            "flush": {"policy": options.get("flush", "immediate"),
-                      "size": options.get("flush_size", "512KiB")},
-            "early_append": options.get("early") == "yes",
-            "window": {"entries": int(options.get("window", 2000))},
-        })  # fmt: skip
-        # The cores know `out_of_order`; the configuration does not admit it yet.
-        ack_mode = options.get("ack_mode", "ordered")
-        self.stage.make_log(config.model_copy(update={"ack_mode": ack_mode}))
+        self.stage.make_log(options)
 
     def _do_roster(self, words: list[str], options: dict[str, str]) -> None:
         self.stage.set_roster(words)
@@ -129,7 +116,8 @@ class Interpreter:
 
     def _do_fence(self, words: list[str], options: dict[str, str]) -> None:
         node = self.stage.sequencer(words[0])
-        self.stage.fence(node, words[1], options.get("expected"))
+        token = "" if words[1] == "none" else words[1]
+        self.stage.fence(node, token, options.get("expected"))
 
     def _do_roll(self, words: list[str], options: dict[str, str]) -> None:
         self.stage.feed(self.stage.sequencer(words[0]), lambda core: core.request_roll())
@@ -297,13 +285,19 @@ class Interpreter:
 
     def _do_lose(self, words: list[str], options: dict[str, str]) -> None:
         """No disk has these entries of a closed segment, and a person has accepted that (R15)."""
+        store = self.stage.store
         for lsn in map(parse_lsn, words):
             epoch, entry = Epoch(lsn >> 32), EntryId(lsn & 0xFFFF_FFFF)
-            for bookie in self.stage.bookies.values():
-                bookie.forget(ledger_of(LOG_ID, epoch), entry)
-            store = self.stage.store
+            ledger_id, bookies = ledger_of(LOG_ID, epoch), self.stage.bookies.values()
+            copies = [c for b in bookies if (c := b.stored.get((ledger_id, entry))) is not None]
+            for bookie in bookies:
+                bookie.forget(ledger_id, entry)
             segment, version = store.segments[epoch]
-            lossy = segment.with_lost([(entry, entry)], "operator.1")
+            if isinstance(segment, FlexibleSegment):
+                missing_count = segment.missing_record_count + check_entry(copies[0]).record_count
+                lossy = segment.with_lost([(entry, entry)], missing_count, "operator.1")
+            else:
+                lossy = segment.with_lost([(entry, entry)], "operator.1")
             store.segments[epoch] = (lossy, version + 1)  # repair's change, not a core's
 
     def _do_check(self, words: list[str], options: dict[str, str]) -> None:

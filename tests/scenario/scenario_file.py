@@ -9,10 +9,14 @@ Called by `test_scenarios.py`. Source: docs/scenarios.md, after etcd-io/raft's d
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from tests.combinations import OTHERS, Combination
 from tests.scenario.interpreter import Interpreter, ScenarioError
+
+_ONLY = re.compile(r"^# Only ([a-z_/]+): ", re.MULTILINE)
 
 
 @dataclass(slots=True)
@@ -40,6 +44,29 @@ def run_scenario(text: str) -> str:
     if trailer:
         blocks.append("\n".join(trailer) + "\n")
     return "\n".join(blocks)
+
+
+def report_fates(text: str, combination: Combination) -> list[str]:
+    """What clients get to know in each step, with a log of this kind."""
+    steps, _ = parse_steps(text)
+    interpreter = Interpreter(combination)
+    told = []
+    for step in steps:
+        try:
+            told.append(f"{step.command}: {interpreter.run(step.command, fates_only=True)}")
+        except Exception as error:
+            error.add_note(f"at line {step.number}: {step.command}, with {combination}")
+            raise
+    return told
+
+
+def list_combinations(text: str) -> list[Combination]:
+    """The kinds of logs, beside the first one, that the story does not leave out.
+
+    `# Only striped: why` leaves out those that are not, and so on; `striped/ordered` leaves none.
+    """
+    only = _ONLY.findall(text)
+    return [one for one in OTHERS if all(word in one for word in only)]
 
 
 def parse_steps(text: str) -> tuple[list[Step], list[str]]:

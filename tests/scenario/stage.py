@@ -14,22 +14,26 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, assert_never
 
-from duramen.config import LogConfig, parse_log_config
+from duramen.config import LogConfig
+from duramen.core.flexible.recovery import Digest
+from duramen.core.flexible.segment import FlexibleSegment
 from duramen.core.log_node import LogNode
 from duramen.core.reading import effects as rx
 from duramen.core.reading import reader as rd
+from duramen.core.reading.range_read import AskNode, NodeAnswer
 from duramen.core.sequencer import effects as fx
 from duramen.core.sequencer.effects import CommitOutcome, StoredEntry
 from duramen.core.sequencer.exactly_once.stamps import SetToken, TokenRecord
 from duramen.core.sequencer.log_sequencer import LogSequencer
 from duramen.core.sequencer.transmit import QueuedAppend
 from duramen.core.status import BookieStatus
-from duramen.ids import EntryId, Epoch, LogId, SequencerId, epoch_of
+from duramen.ids import NOTHING, EntryId, Epoch, LogId, SequencerId, epoch_of
 from duramen.limits import APPEND_TIMEOUT_US, READ_TIMEOUT_US, SEAL_TIMEOUT_US, STORE_TIMEOUT_US
 from duramen.units import format_duration
 from duramen.wire.bookie_calls import ReadAnswer
 from duramen.wire.control_record import encode_control
 from duramen.wire.entry import check_entry
+from tests.combinations import FIRST, Combination
 from tests.scenario.actors import (
     Call,
     Leg,
@@ -44,6 +48,7 @@ from tests.scenario.formatting import (
     Request,
     format_answer,
     format_asked,
+    format_body,
     format_call,
     format_delivery,
     format_fate,
@@ -54,10 +59,14 @@ from tests.scenario.formatting import (
     kind_of,
 )
 from tests.scenario.history import read_disks, read_stamp
+from tests.scenario.log_forms import make_config
+from tests.scenario.ranges import filter_call, read_nodes
 from tests.unit.core_fakes import FakeStore
 
 LOG_ID = LogId(9)
 STORE = "zk"
+NODES = ""
+"""All nodes of a flexible segment, as a reader asks them."""
 CLIENT = "client"
 """Asks bookies by hand (`ask`); its answers are only told."""
 
@@ -76,7 +85,9 @@ class Line(NamedTuple):
 class Stage:
     """Everything of one scenario."""
 
-    def __init__(self) -> None:
+    def __init__(self, combination: Combination = FIRST) -> None:
+        self.combination = combination
+        self._log_options: dict[str, str] = {}
         self.now_us = 0
         self.lines: list[Line] = []
         self.bookies: dict[str, StageBookie] = {}
@@ -101,8 +112,10 @@ class Stage:
 
     # --- actors ----------------------------------------------------------------------------------
 
-    def make_log(self, config: LogConfig) -> None:
+    def make_log(self, options: Mapping[str, str]) -> None:
         """Create the log node."""
+        self._log_options = dict(options)
+        config = make_config(options, self.combination)
         self._store = FakeStore(LogNode(LOG_ID, "ns", "log", config))
 
     def sequencer(self, name: str) -> StageSequencer:
@@ -123,6 +136,8 @@ class Stage:
     def _list_bookies(self, node: StageSequencer) -> None:
         node.context.candidates = [self.bookies[name].candidate for name in self.roster]
         node.context.locations = {b.member: b.candidate for b in self.bookies.values()}
+        node.context.serving = [self.bookies[name].serving for name in self.roster]
+        node.context.roster = {b.member: b.name in self.roster for b in self.bookies.values()}
 
     def add_reader(self, name: str, position: tuple[Epoch, EntryId], *, is_following: bool) -> None:
         """A reader that is near to the first bookie."""
@@ -150,7 +165,7 @@ class Stage:
     def fence(self, node: StageSequencer, token: str, expected: str | None) -> None:
         """The command that sets the fencing token."""
         append_id = len(self.names) + 1
-        self.names[append_id] = f"token {token}"
+        self.names[append_id] = f"token {token or 'none'}"
         record = encode_control(TokenRecord(token))
         append = QueuedAppend(
             append_id, record, 0, None, 0, self.now_us + APPEND_TIMEOUT_US,
@@ -159,19 +174,10 @@ class Stage:
         self.feed(node, lambda core: core.append(append, self.now_us))
 
     def reconfigure(self, options: Mapping[str, str]) -> LogConfig:
-        """An operator's compare-and-set on the log node: `E`, `Qw`, `Qa`, `commit`, `flush`."""
+        """An operator's compare-and-set on the log node: the options of `log` that change."""
         log = self.store.log
-        replication = log.config.striped
-        config = parse_log_config({
-            "replication": {
-                **replication.model_dump(),
-                "ensemble_size": int(options.get("E", replication.ensemble_size)),
-                "write_quorum": int(options.get("Qw", replication.write_quorum)),
-                "ack_quorum": int(options.get("Qa", replication.ack_quorum)),
-            },
-            "commit": options.get("commit", log.config.commit),
-            "flush": {"policy": options.get("flush", log.config.flush.policy)},
-        })  # fmt: skip
+        self._log_options |= options
+        config = make_config(self._log_options, self.combination)
         version = log.config_version + 1
         changed = replace(log, config=config, config_version=version, nonce=f"config {version}")
         assert self.store.commit((fx.SetLog(changed, self.store.log_version),), SequencerId("op"))
@@ -209,7 +215,10 @@ class Stage:
         for effect in effects:
             said = ""
             match effect:
-                case fx.SendAdd() | fx.SendSeal() | fx.SendRecoveryRead() | fx.SendLac():
+                case (
+                    fx.SendAdd() | fx.SendWave() | fx.SendSeal() | fx.SendDigest()
+                    | fx.SendRecoveryRead() | fx.SendLac()
+                ):  # fmt: skip
                     said = format_call(effect)
                     if said == text:
                         members += f" {format_member(effect.member)}"
@@ -223,7 +232,6 @@ class Stage:
                         name = self.names[effect.append_id]
                         self.say(sender, format_fate(effect, name), is_fate=True)
                     else:
-                        assert not isinstance(effect, fx.SendWave | fx.SendDigest), effect
                         # Which replica answers a rebuild is no story: the stage reads the disks.
                         asked = "bookies" if isinstance(effect, fx.ReadHistory) else STORE
                         self.say(sender, f"{format_call(effect)} → {asked}")
@@ -244,9 +252,10 @@ class Stage:
                 for call in [c for c in self.calls if c.sender == reader.name]:
                     if isinstance(call.request, rx.SendRead) and call.request.read_id == read_id:
                         self.say(reader.name, f"cancels {format_call(call.request)}")
-                        self.bookies[call.target].abandon(call)
+                        if call.target != NODES:
+                            self.bookies[call.target].abandon(call)
                         self._end(call)
-            case rx.WatchMetadata():
+            case rx.WatchMetadata() | rx.ConfirmAbsence():
                 self.say(reader.name, f"{format_call(effect)} → {STORE}")
                 self.open_call(reader.name, STORE, effect)
             case rx.SetTimer(at_us):
@@ -259,8 +268,6 @@ class Stage:
                 self.say(reader.name, f"skips to e{epoch}n{entry}", is_fate=True)
             case rx.Gap(epoch, first, last):
                 self.say(reader.name, f"gap e{epoch}n{first} … {last}", is_fate=True)
-            case rx.ConfirmAbsence():
-                raise AssertionError(f"no segment of a scenario is flexible: {effect}")
             case _:
                 assert_never(effect)
 
@@ -270,11 +277,11 @@ class Stage:
         """A message is on its way."""
         self._call_count += 1
         match request:
-            case fx.SendAdd() | fx.SendLac():
+            case fx.SendAdd() | fx.SendWave() | fx.SendLac():
                 timeout_us: int | None = STORE_TIMEOUT_US
             case fx.SendSeal():
                 timeout_us = SEAL_TIMEOUT_US
-            case fx.SendRecoveryRead():
+            case fx.SendDigest() | fx.SendRecoveryRead():
                 timeout_us = READ_TIMEOUT_US
             case rx.SendRead():
                 timeout_us = request.timeout_us
@@ -289,6 +296,9 @@ class Stage:
         """A request arrives and, if it can be answered, its answer too; or an answer arrives."""
         if call.target == STORE:
             self.deliver_to_store(call)
+            return
+        if call.target == NODES:
+            self._read_nodes(call)
             return
         if call.leg is Leg.REQUEST:
             bookie = self.bookies[call.target]
@@ -331,9 +341,7 @@ class Stage:
     @staticmethod
     def _bookie_call(call: Call) -> Request:
         request = call.request
-        assert isinstance(
-            request, fx.SendAdd | fx.SendSeal | fx.SendRecoveryRead | fx.SendLac | rx.SendRead
-        )
+        assert not isinstance(request, Inquiry), request
         return request
 
     def _report(self, call: Call, answer: ReadAnswer) -> None:
@@ -353,7 +361,27 @@ class Stage:
             return
         node = self.sequencers.get(call.sender)
         if node is not None:
-            self.feed(node, lambda core: _report(core, request, answer, now_us))
+            self.feed(node, lambda core: _report(core, request, answer, call.digest, now_us))
+
+    def _read_nodes(self, call: Call) -> None:
+        """A reader's pass over a flexible segment, from its first question to its end."""
+        read, reader = call.request, self.readers[call.sender]
+        assert isinstance(read, rx.SendRead), read
+        self._end(call)
+        segment, _ = self.store.segments[epoch_of(read.ledger_id)]
+        assert isinstance(segment, FlexibleSegment), segment
+
+        def ask(asked: AskNode) -> NodeAnswer:
+            bookie = self.bookies[asked.member.bookie]
+            return bookie.look(asked.member, filter_call(read.ledger_id, asked), self.now_us)
+
+        finish = read_nodes(segment, read, reader.order, ask, self.now_us)
+        said = " ".join(format_body(body) for _, body in finish.entries)
+        self.say("", f"{format_asked(read)} → {reader.name}: {finish.status.name} {said}".rstrip())
+        self.feed_reader(reader, lambda core: core.on_read_answer(
+            read.read_id, status=finish.status, lac=finish.lac, highest=NOTHING, is_sealed=False,
+            entries=finish.entries, now_us=self.now_us, sender=finish.sender, absent=finish.absent,
+        ))  # fmt: skip
 
     # --- metadata --------------------------------------------------------------------------------
 
@@ -369,6 +397,11 @@ class Stage:
         reader = self.readers.get(call.sender)
         if isinstance(request, rx.WatchMetadata) and reader is not None:
             self.show_nodes(reader, request.epoch)
+            return
+        if isinstance(request, rx.ConfirmAbsence) and reader is not None:
+            log, (segment, _) = self.store.log, self.store.segments[request.epoch]
+            self.say(STORE, f"{reader.name} reads: {format_segment(segment)}")
+            self.feed_reader(reader, lambda core: core.on_confirmed(log, segment, self.now_us))
             return
         node = self.sequencers[call.sender]
         is_cut = STORE in node.cut_off
@@ -493,13 +526,17 @@ class Stage:
         ]
 
 
-def _report(core: LogSequencer, request: Request, answer: ReadAnswer, now_us: int) -> None:
+def _report(
+    core: LogSequencer, request: Request, answer: ReadAnswer, digest: Digest | None, now_us: int
+) -> None:
     status = answer.status
     match request:
-        case fx.SendAdd(member, ledger_id, entry):
+        case fx.SendAdd(member, ledger_id, entry) | fx.SendWave(member, ledger_id, entry):
             core.on_add(member, epoch_of(ledger_id), entry, status, now_us)
         case fx.SendLac(member, ledger_id):
             core.on_lac(member, epoch_of(ledger_id), status, now_us, request.round_id)
+        case fx.SendDigest(member, ledger_id):
+            core.on_digest(member, epoch_of(ledger_id), status, digest, now_us)
         case fx.SendSeal(member, _, epoch):
             core.on_seal(member, epoch, status, answer.lac, answer.highest, now_us)
         case fx.SendRecoveryRead(member, ledger_id, entry):
@@ -507,7 +544,9 @@ def _report(core: LogSequencer, request: Request, answer: ReadAnswer, now_us: in
             if answer.entries:
                 payload = bytes(answer.entries[0][1])
                 info = check_entry(payload)
-                stored = StoredEntry(payload, info.totals, info.has_state)
+                stored = StoredEntry(
+                    payload, info.totals, info.has_state, info.record_count, info.crc
+                )
             core.on_read(member, epoch_of(ledger_id), entry, status, stored, now_us)
 
 

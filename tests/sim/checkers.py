@@ -44,6 +44,7 @@ from tests.sim.condition_record import ConditionRecord, Demand, Refusal
 from tests.sim.delivery_record import Delivery, DeliveryRecord
 from tests.sim.life_record import LifeRecord
 from tests.sim.log_record import LogRecord, TailQuestion, key_of
+from tests.sim.members.hint_record import HintRecord
 from tests.sim.repair.copy_record import CopyRecord
 from tests.sim.repair.map_record import MapRecord
 from tests.sim.segment_record import (
@@ -91,6 +92,7 @@ class Checkers:
         self._bits: dict[Member, int] = {}
         self._copies = CopyRecord(self._tally, locations, rules, self._bit)
         self._maps = MapRecord(self._tally, self._bit)
+        self._hints = HintRecord(self._tally)
         self._lost = 0
         self._reader_lacs: dict[tuple[int, LedgerId], EntryId] = {}
         self._highest_lacs: dict[LedgerId, EntryId] = {}
@@ -311,6 +313,19 @@ class Checkers:
         ledger = self._segment_record(after.log_id).ledger(after.epoch)
         self._maps.on_changed(before, after, ledger, needed, self._lost)
 
+    def on_recovered(
+        self,
+        segment: FlexibleSegment,
+        lng: EntryId,
+        end: EntryId,
+        absent: Collection[EntryId],
+        gone: Collection[Member],
+    ) -> None:
+        """A recovery is about to close a flexible segment: as `MapRecord.on_recovered`."""
+        ledger = self._segment_record(segment.log_id).ledger(segment.epoch)
+        entries = [n for n in range(lng + 1, end + 1) if n not in absent]
+        self._maps.on_recovered(segment, ledger, entries, gone)
+
     def on_loss_recorded(self, segment: AnySegment, *, is_possible: bool) -> None:
         """Entries were noted as lost for ever; D1: only where more disks were lost than may be."""
         self._tally.check("D1", is_possible, "entries", segment.lost, "are called lost in", segment)
@@ -522,6 +537,12 @@ class Checkers:
     def on_segment_removed(self, log_id: LogId, epoch: Epoch) -> None:
         """A segment node was deleted."""
         self._life.on_forgotten(log_id, Epoch(epoch + 1))
+
+    # --- owners: H1 ------------------------------------------------------------------------------
+
+    def on_owner(self, log_id: LogId, owner: str, replaced: str | None, *, by_hint: bool) -> None:
+        """As `HintRecord.on_owner`."""
+        self._hints.on_owner(log_id, owner, replaced, by_hint=by_hint)
 
     # --- memory: M1 ------------------------------------------------------------------------------
 

@@ -100,7 +100,7 @@ class ExactClient(Node):
             _Producer(f"p{number}", world.rng.choice(self._log_ids))
             for number in range(options.producer_count if self._log_ids else 0)
         ]
-        self.proxy = WriteProxy(self, network, store, sequencers)
+        self.proxy = WriteProxy(self, network, store, sequencers, has_gossip=options.has_gossip)
         self._append_count = 0
         self._token_count = 0
         self._ends: dict[LogId, int] = {}

@@ -9,9 +9,9 @@ Used by `tests.sim.mutants`. Documented in docs/testing.md.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from duramen.config import LogConfig, Retention, Tiering
+from duramen.config import LogConfig, Retention, Tiering, parse_log_config
 from duramen.units import MS, SECOND
 from tests.sim.options import Options, draw_options
 from tests.sim.run import Result, Run, collected_afterwards
@@ -33,13 +33,23 @@ class Focus(NamedTuple):
     unknown_ratio: float | None = None
     """Of the commits of the metadata store, those whose fate the author does not learn."""
 
+    copysets: str = "striped"
+    """`flexible`: logs make the same promises by copysets."""
+
+    stall: str | None = None
+    """`window.stall` of flexible logs; their nodesets are as small as they may be then."""
+
+    fault_us: int | None = None
+    """How long a fault lasts about; None: as drawn."""
+
+    has_gossip: bool = False
     does_release: bool = False
     """Segments are short, archived and released at once, under repair; the run is a long one."""
 
 
 def draw_focused(seed: int, focus: Focus) -> Options:
     """The options of a seed, with no fault but those."""
-    drawn = draw_options(seed)
+    drawn = draw_options(seed, copysets=focus.copysets)
     if focus.does_release:
         return _draw_releasing(drawn, focus)
     return replace(
@@ -48,10 +58,12 @@ def draw_focused(seed: int, focus: Focus) -> Options:
         places=drawn.places[: len(drawn.places) - drawn.spare_count],
         spare_count=0,
         has_repair=False,
+        has_gossip=focus.has_gossip,
         archiver_count=0,
         log_kinds=tuple((_focus_log(log, focus), None) for log in drawn.logs),
         faults=focus.faults,
         calm_us=_CALM_US,
+        fault_us=drawn.fault_us if focus.fault_us is None else focus.fault_us,
         is_beyond_budget=False,
         unknown_ratio=drawn.unknown_ratio if focus.unknown_ratio is None else focus.unknown_ratio,
         loss_ratio=0.0,
@@ -69,6 +81,7 @@ def _draw_releasing(drawn: Options, focus: Focus) -> Options:
         places=drawn.places if drawn.spare_count else (*drawn.places, first, last),
         spare_count=2,
         has_repair=True,
+        has_gossip=focus.has_gossip,
         archiver_count=2,
         log_kinds=tuple((_release_log(log), None) for log in drawn.logs),
         faults=focus.faults,
@@ -93,7 +106,20 @@ def _release_log(log: LogConfig) -> LogConfig:
     )
 
 
+def _focus_flexible(log: LogConfig, focus: Focus) -> LogConfig:
+    """Two copies, so that the budget lets one of them be lost; a nodeset without a spare node."""
+    fields = log.to_json()
+    part = {**fields["replication"], "node": 2, "rack": 1, "region": 1, "extras": 0}
+    more: dict[str, Any] = {"replication": part, "ack_mode": focus.ack_mode or log.ack_mode}
+    more["nodeset"] = {"size": None if focus.stall is None else 3, "tolerate": 1}
+    if focus.stall is not None:
+        more["window"] = {**fields["window"], "stall": focus.stall}
+    return parse_log_config(fields | more)
+
+
 def _focus_log(log: LogConfig, focus: Focus) -> LogConfig:
+    if log.is_flexible:
+        return _focus_flexible(log, focus)
     part = log.striped
     if focus.shape is not None:
         ensemble, write, ack = focus.shape

@@ -8,11 +8,11 @@ Called by `sequencers`. Documented in docs/testing.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol, cast
 
 from duramen.core.sequencer.context import SequencerContext
-from duramen.core.sequencer.effects import CommitOutcome
+from duramen.core.sequencer.effects import CommitOutcome, Owner
 from duramen.core.sequencer.transmit import QueuedAppend
 from duramen.ids import LogId, SequencerId
 from duramen.runtime.sequencer.bookie_lanes import BookieLanes
@@ -20,6 +20,7 @@ from duramen.runtime.sequencer.log_driver import Answer, LogDriver
 from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen_sequencer.log_host import LogHost
 from duramen_sequencer.ownership.claims import Claims
+from tests.sim.members.hints import HintMarks
 from tests.sim.network import Network
 from tests.sim.node_loop import Promise
 from tests.sim.watched_driver import InjectedFault, Watcher
@@ -49,27 +50,52 @@ class SimProbes:
         self._peers = peers
         self.probe_count = 0
         self.refused_count = 0
+        self.was_refused = False
+        """What the last one found that ended."""
 
     async def is_refused(self, url: str) -> bool:
         """Whether the process at `url` refuses connections; False also where nobody can tell."""
         refused: Promise[bool] = Promise()
         self.probe_count += 1
         self._network.connect(self._node, self._peers[url], refused.settle)
-        is_refused = await refused
+        is_refused = False
+        try:
+            is_refused = await refused
+        finally:
+            self.was_refused = is_refused
         self.refused_count += is_refused
         self._node.world.counts[f"owner probed: {'refused' if is_refused else 'there'}"] += 1
         return is_refused
 
 
+class MarkedClaims(Claims):
+    """The production claims; where they follow a hint, that is noted."""
+
+    def __init__(self, node: Process, *args: Any, probes: SimProbes, **options: Any) -> None:
+        super().__init__(*args, probes=cast(Any, probes), **options)
+        self._marks = node.marks
+        self._counts = node.world.counts
+        self._seen = probes
+
+    async def _is_gone(self, log_id: LogId, owner: Owner, away: Collection[str]) -> bool:
+        is_gone = await super()._is_gone(log_id, owner, away)
+        if is_gone and not self._seen.was_refused:
+            self._marks.note(log_id)
+        elif not is_gone and owner.by_hint and owner.sequencer_id in away:
+            self._counts["owner by a hint is left to its session"] += 1
+        return is_gone
+
+
 class CountedLink(MetadataLink):
     """The production link; outcomes of commits are counted."""
 
-    def __init__(self, node: Node, *args: Any) -> None:
+    def __init__(self, node: Process, *args: Any) -> None:
         super().__init__(*args)
         self._node = node
 
     async def commit(self, log_id: LogId, writes: Any) -> CommitOutcome:
         """As the link."""
+        self._node.marks.on_commit(log_id, writes)
         outcome = await super().commit(log_id, writes)
         self._node.world.note(self._node.name, f"commit {outcome.value}", log_id)
         self._node.world.counts[f"outcome {outcome.value}"] += 1
@@ -84,7 +110,11 @@ class Process(Protocol):
     sequencer_id: SequencerId
     context: SequencerContext
     link: CountedLink
+    marks: HintMarks
     watcher: Watcher
+
+    def list_away(self) -> Collection[str]:
+        """The sequencers that answer nobody, as its gossip says."""
 
 
 class SimHost(LogHost):
@@ -95,8 +125,8 @@ class SimHost(LogHost):
     ) -> None:
         sequencers = cast(Any, roster)
         super().__init__(node.sequencer_id, node.context, lanes, node.link, sequencers)
-        self.claims = Claims(
-            node.context, node.link, sequencers, probes=cast(Any, probes),
+        self.claims = MarkedClaims(
+            node, node.context, node.link, sequencers, probes=probes, away=node.list_away,
             now_us=lambda: node.world.now_us,
         )  # fmt: skip
         self.node = node

@@ -11,15 +11,28 @@ from __future__ import annotations
 import random
 from typing import Final
 
-from duramen.config import FlexibleReplication, LogConfig, read_log_config
+from duramen.config import FlexibleReplication, LogConfig, parse_log_config
 from duramen.core.flexible.segment import AnySegment
 from duramen.core.placement import PlacementRule
 from duramen.core.segment import Segment
 from duramen.ids import Member
 from duramen.units import SECOND
 
-KINDS: Final = ("striped", "flexible", "mixed")
-"""What the logs of a run are; mixed: some of either kind, and `reconfigured` changes kinds."""
+DRAWN: Final = "drawn"
+KINDS: Final = ("striped", "flexible", "mixed", DRAWN)
+"""What the logs of a run are; mixed: some of either kind, and `reconfigured` changes kinds; drawn:
+each seed draws one of these, always the same."""
+
+_DRAWN_WEIGHTS: Final = {"striped": 5, "flexible": 2, "mixed": 3}
+
+
+def draw_kind(seed: int, copysets: str) -> str:
+    """What the logs of this seed's run are."""
+    if copysets != DRAWN:
+        return copysets
+    weights = _DRAWN_WEIGHTS
+    (kind,) = random.Random(f"copysets {seed}").choices(list(weights), list(weights.values()))
+    return kind
 
 
 def choose_kinds(
@@ -31,8 +44,6 @@ def choose_kinds(
     flexible = _spread(log, rng)
     if copysets == "flexible":
         return flexible, None
-    if log.ack_mode != "ordered":
-        return log, None
     return (log, flexible) if rng.random() < 0.5 else (flexible, log)
 
 
@@ -43,8 +54,8 @@ def _spread(log: LogConfig, rng: random.Random) -> LogConfig:
     extras, tolerate = rng.choice((0, 0, 1)), rng.randrange(part.ack_quorum)
     fields = log.to_json()
     fields["window"] = {**fields["window"], "stall": rng.choice(("1s", "10s", "10s"))}
-    return read_log_config({
-        **fields, "copysets": "flexible", "ack_mode": "ordered",
+    return parse_log_config({
+        **fields, "copysets": "flexible",
         "sticky": rng.choice(("on", "on", "off")),
         "nodeset": {"size": rng.choice((None, None, part.ack_quorum + extras + tolerate)),
                     "tolerate": tolerate},

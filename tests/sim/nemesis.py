@@ -22,9 +22,18 @@ from tests.sim.asked_zombie import AskedZombie
 from tests.sim.exact_clients import ExactClient
 from tests.sim.log_kinds import copies_of
 from tests.sim.long_sleeps import LongSleeps
+from tests.sim.members.faults import GossipFaults
 from tests.sim.metadata import Store
 from tests.sim.network import STORE, Network
-from tests.sim.options import ASKED_ZOMBIE, ASLEEP, FULL_DISK, STAGED_FAULTS, Options
+from tests.sim.options import (
+    ASKED_ZOMBIE,
+    ASLEEP,
+    BODY_ROTS,
+    FULL_DISK,
+    GOSSIP_FAULTS,
+    STAGED_FAULTS,
+    Options,
+)
 from tests.sim.processes import BookieNode
 from tests.sim.repair.copies import CopyJudge
 from tests.sim.repair.faults import RepairFaults
@@ -110,6 +119,10 @@ class Nemesis:
             clients=[f"c{number}" for number in range(options.client_count + 1)],
             find_owner=self._find_owner,
         )  # fmt: skip
+        self.gossip = GossipFaults(
+            world, network=network, bookies=bookies, sequencers=sequencers,
+            find_owner=self._find_owner, pause=self._pause,
+        )  # fmt: skip
         self._sleeps = sleeps
         self._is_over = False
         self._traps: dict[str, tuple[str, bool, int]] = {}
@@ -122,6 +135,7 @@ class Nemesis:
         self._is_over = True
         self.staged.stop()
         self.asked.stop()
+        self.gossip.stop()
         self._sleeps.stop()
         self._traps.clear()
         self._seal_cuts.clear()
@@ -276,10 +290,12 @@ class Nemesis:
 
     def _hand_on(self, fault: str, span_us: int, bookie: BookieNode, log_id: LogId) -> bool:
         """Faults that have a module of their own."""
-        if fault in STAGED_FAULTS:
+        if fault in (*STAGED_FAULTS, BODY_ROTS):
             return self.staged.carry_out(fault, log_id)
         if fault == ASKED_ZOMBIE:
             return self.asked.begin(log_id)
+        if fault in GOSSIP_FAULTS:
+            return self.gossip.carry_out(fault, span_us, log_id)
         if fault == FULL_DISK:
             self._fill(bookie, span_us)
             return True

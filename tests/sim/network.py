@@ -22,6 +22,9 @@ from tests.sim.world import Node, World
 STORE: Final = "zk"
 """Name of the metadata store at the end of a link."""
 
+MEMBERS: Final = "members"
+"""The call of gossip: so many that a trace is without them."""
+
 _SWEEP_US: Final = 25 * MS
 _CONNECT_US: Final = 500 * MS
 """How long a connection is tried."""
@@ -188,7 +191,8 @@ class Network:
             delay_us = self._delay_us(peer, call.source)
             self.world.at(delay_us, call.end, BookieStatus.UNREACHABLE, None)
             return
-        self.world.note(call.source.name, kind, peer.name)
+        if kind != MEMBERS:
+            self.world.note(call.source.name, kind, peer.name)
         if kind == "pull":
             self.on_pull(body[1])
         peer.run(peer.life, peer.serve, kind, body, call.reply)

@@ -13,12 +13,12 @@ import random
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
-from duramen.config import LogConfig, Retention, Tiering, read_log_config
+from duramen.config import LogConfig, Retention, Tiering, parse_log_config
 from duramen.core.placement import Candidate, PlacementRule, choose_ensemble
 from duramen.core.quorum import Quorum
 from duramen.ids import BookieId, Incarnation, Member
 from duramen.units import DAY, HOUR, KIB, MS, SECOND
-from tests.sim.log_kinds import choose_kinds, format_replication
+from tests.sim.log_kinds import choose_kinds, draw_kind, format_replication
 
 SHAPES: Final = (
     (3, 3, 2), (3, 3, 2), (3, 2, 2), (5, 3, 2), (5, 5, 3), (4, 3, 2), (4, 4, 3), (4, 4, 2),
@@ -39,6 +39,9 @@ FAULTS: Final = (
 STAGED_FAULTS: Final = ("last commit rots", "seal rots")
 """Of several steps, each of which must follow the one before (`staged_faults`)."""
 
+BODY_ROTS: Final = "last body rots"
+"""As `last commit rots`, and a bookie knows which entry it lost: in runs that ask for it alone."""
+
 ASKED_ZOMBIE: Final = "zombie asked"
 """Of several steps, too (`asked_zombie`): in runs that ask for it alone."""
 
@@ -56,6 +59,12 @@ REPAIR_FAULTS: Final = (
     "auditor killed", "killed at a swap", "killed at a copy", "change races a swap",
 )  # fmt: skip
 """What also goes wrong, and what is asked, where there is repair."""
+
+GOSSIP_FAULTS: Final = (
+    "owner dozes", "owners doze in turn", "owners doze in turn", "sequencer unheard",
+    "members' clock stops",
+)  # fmt: skip
+"""What also goes wrong where there is gossip: what it notices, and what it takes for that."""
 
 PEACEFUL: Final = (
     "sequencer stopped", "roll asked", "log closed", "reconfigured", "handed over",
@@ -84,6 +93,10 @@ _RELIEF_RATIO: Final = 0.3
 """Seeds in which sequencers ask whom they reach: it changes the course of a run, and costs time."""
 
 
+_GOSSIP_RATIO: Final = 0.3
+"""Seeds with gossip, for the same reasons."""
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """One run's drawing."""
@@ -97,6 +110,8 @@ class Options:
     """Sequencers stand for auditor."""
     has_reliefs: bool
     """Sequencers ask whom they reach, and give up what others could serve."""
+    has_gossip: bool
+    """Sequencers ping one another, bookies are asked about them, write proxies listen."""
     archiver_count: int
     sequencer_count: int
     client_count: int
@@ -162,6 +177,7 @@ def draw_options(
         duration_us: replaces the drawn length of the first phase.
         copysets: of `KINDS`, what the logs are.
     """
+    copysets = draw_kind(seed, copysets)
     rng = random.Random(f"options {seed}")
     repair = random.Random(f"repair {seed}")
     has_repair = repair.random() < _REPAIR_RATIO
@@ -181,12 +197,15 @@ def draw_options(
     tiered = archive if has_archive else None
     if has_repair:
         faults += tuple(fault for fault in REPAIR_FAULTS if repair.random() < 0.6)
+    has_gossip, more_faults = _draw_gossip(seed)
+    faults += more_faults
     return Options(
         duration_us=duration_us or 60 * SECOND,
         places=(*places, *spares),
         spare_count=len(spares),
         has_repair=has_repair,
         has_reliefs=random.Random(f"relief {seed}").random() < _RELIEF_RATIO,
+        has_gossip=has_gossip,
         archiver_count=2 * has_archive,
         sequencer_count=rng.choice((2, 2, 3)),
         client_count=rng.choice((2, 3, 3)),
@@ -219,6 +238,14 @@ def draw_options(
         newer=_draw_newer(seed),
         clock_skew_us=skew.choice(_SKEWS_US) if skew.random() < _SKEW_RATIO else 0,
     )
+
+
+def _draw_gossip(seed: int) -> tuple[bool, tuple[str, ...]]:
+    """Whether there is gossip, and what goes wrong with it."""
+    rng = random.Random(f"gossip {seed}")
+    if rng.random() >= _GOSSIP_RATIO:
+        return False, ()
+    return True, tuple(fault for fault in GOSSIP_FAULTS if rng.random() < 0.7)
 
 
 def _draw_places(rng: random.Random, repair: random.Random | None) -> tuple[tuple[str, str], ...]:
@@ -256,7 +283,7 @@ def _draw_log(
     quorum = Quorum(ensemble, write, ack)
     if not can_place(places, quorum, min_racks, min_regions):
         min_racks = min_regions = 1
-    return read_log_config({
+    return parse_log_config({
         "ack_mode": rng.choice(("ordered", "ordered", "ordered", "out_of_order")),
         "replication": {
             "ensemble_size": ensemble, "write_quorum": write, "ack_quorum": ack,

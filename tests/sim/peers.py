@@ -4,7 +4,7 @@ A call ends as there: with an answer, OverloadedError (nothing was done), Unreac
 took it) or NoAnswerError (somebody may have). Frames to bookies are `frames.SimFrame`; control
 calls are JSON.
 
-Used by `sequencers`, `write_proxy` and `reading`. Documented in docs/testing.md.
+Used by `sequencers`, `write_proxy`, `members` and `reading`. Documented in docs/testing.md.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class SimPeers:
         """Ask the bookie that the url names; raises as the production client does."""
         name, _, kind = url.partition("/b/")
         timeout_us = max(timeout_us // _GRAIN_US, 1) * _GRAIN_US
-        answer = await self._ask(name, kind, body, timeout_us, is_stream=False)
+        answer = await self.ask(name, kind, body, timeout_us, is_stream=False)
         if kind == "add":
             refused_count = answer.count(BookieStatus.SEALED)
             self._node.world.counts["zombie add refused"] += refused_count
@@ -49,7 +49,7 @@ class SimPeers:
         """Ask the sequencer that the url names; raises as the production client does."""
         name = url.removesuffix("/s/control")
         # As a stream: a connection never doubles what it carries.
-        status, answer = await self._ask(name, "control", body, timeout_us, is_stream=True)
+        status, answer = await self.ask(name, "control", body, timeout_us, is_stream=True)
         return status, answer
 
     async def stream(self, url: str, body: bytes, timeout_us: int) -> AsyncGenerator[bytes]:
@@ -89,9 +89,10 @@ class SimPeers:
         finally:
             call.is_done = True
 
-    async def _ask(
+    async def ask(
         self, name: str, kind: str, body: Any, timeout_us: int, *, is_stream: bool
     ) -> Any:
+        """Ask a process by name; raises as the production client does."""
         promise: Promise[tuple[BookieStatus, Any]] = Promise()
 
         def on_answer(status: BookieStatus, value: Any) -> None:

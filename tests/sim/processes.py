@@ -11,7 +11,7 @@ Not here: clients (`workload`), readers (`reading`), what goes wrong (`nemesis`)
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, Protocol, cast
 
@@ -54,8 +54,9 @@ from duramen_bookie.upkeep.transfer import Transfer
 from tests.sim.data_plane import CountedPlane
 from tests.sim.disk import PowerCut, SimDisk
 from tests.sim.frames import SimFrame
+from tests.sim.members.seats import SimWitnessing
 from tests.sim.metadata import PATHS, Store, StoreSession
-from tests.sim.network import Network, Refusal
+from tests.sim.network import MEMBERS, Network, Refusal
 from tests.sim.options import Options
 from tests.sim.repair.calls import SimBookieClient
 from tests.sim.repair.desk import BookieDesk
@@ -106,6 +107,7 @@ class BookieNode(Node):
 
     Args:
         bookies: all of them, for repair between them.
+        sequencers: whom it pings.
         judge: told of what becomes durable and of what is answered.
     """
 
@@ -118,6 +120,7 @@ class BookieNode(Node):
         store: Store,
         network: Network,
         bookies: dict[str, BookieNode],
+        sequencers: Mapping[str, Node],
         judge: Judge,
     ) -> None:
         region, rack = options.places[index]
@@ -131,7 +134,8 @@ class BookieNode(Node):
         """It may join later."""
         self.is_removed = self.is_spare
         """It is no bookie of the cluster any more, or not yet, and is not started."""
-        self.session = StoreSession(store, self, _nothing, _nothing)
+        self.session = StoreSession(store, self, _nothing, self._on_rosters)
+        self.witness: SimWitnessing | None = None
         self.replayed: list[tuple[LedgerId, EntryId, int]] = []
         self.disk: SimDisk
         self.member: Member
@@ -146,6 +150,8 @@ class BookieNode(Node):
         self._level = SpaceLevel.WRITABLE
         self._carried: tuple[Transfer, Iterator[int]] | None = None
         self._is_rolling = False
+        self._network = network
+        self._sequencers = sequencers
         self._client = SimBookieClient(network, self, bookies)
         self._desk: BookieDesk
         self.format()
@@ -213,8 +219,19 @@ class BookieNode(Node):
         self.session.open()
         self.world.note(self.name, "start", repr(self._core))
         self.loop.run_task(self._desk.run())
+        if self.options.has_gossip:
+            self._witness_sequencers()
         self.after(self.world.between(SECOND, 8 * SECOND), self._settle_again)
         self.after(self.world.between(*_DELETION_US), self._delete_again)
+
+    def _witness_sequencers(self) -> None:
+        witness = SimWitnessing(self, self._network, self.session, self._sequencers)
+        self.loop.enter(witness.start)
+        self.witness = witness
+
+    def _on_rosters(self) -> None:
+        if self.witness is not None:
+            self.witness.learn(self.session.store.sequencers)
 
     def _on_level(self, level: SpaceLevel) -> None:
         """Its disk became full, or has space again."""
@@ -446,6 +463,9 @@ class BookieNode(Node):
     # --- Data plane ------------------------------------------------------------------------------
 
     def serve(self, kind: str, body: Any, reply: Reply) -> None:
+        if kind == MEMBERS:
+            self.loop.run_task(self._answer_member(body, reply))
+            return
         frame = SimFrame(*body)
         incarnation, rows, _ = frame
         if self._dies_of is not None and self._dies_of == _purpose_of(kind, rows):
@@ -454,6 +474,10 @@ class BookieNode(Node):
             self._desk.serve(kind, incarnation, rows, reply)
         else:
             self.loop.run_task(self._answer(kind, frame, reply))
+
+    async def _answer_member(self, body: bytes, reply: Reply) -> None:
+        assert self.witness is not None
+        reply(await self.witness.answer(body))
 
     async def _answer(self, kind: str, frame: SimFrame, reply: Reply) -> None:
         incarnation, rows, _ = frame

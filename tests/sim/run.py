@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from duramen.core.duty import Duty
+from duramen.core.flexible.recovery import FlexibleRecovery
 from duramen.core.flexible.repair.audit import list_needed
 from duramen.core.flexible.segment import AnySegment, FlexibleSegment
 from duramen.core.life import retention
@@ -45,6 +46,7 @@ from tests.sim.clock import virtual_time
 from tests.sim.exact_clients import ExactClient
 from tests.sim.log_kinds import list_members, rule_of_configs
 from tests.sim.long_sleeps import LongSleeps
+from tests.sim.members.hints import OwnerWatch
 from tests.sim.metadata import PATHS, Store, StoreSession
 from tests.sim.nemesis import Nemesis
 from tests.sim.network import Network
@@ -136,6 +138,7 @@ class Run:
         self.segments: dict[LedgerId, AnySegment] = {}
         self.bookies: dict[str, BookieNode] = {}
         self.sequencers: dict[str, SequencerNode] = {}
+        self._owners = OwnerWatch(len(options.logs), self.sequencers, self.checkers)
         self._make_processes()
         for node in (*self.bookies.values(), *self.sequencers.values()):
             node.start()
@@ -187,7 +190,7 @@ class Run:
         for index in range(len(options.places)):
             bookie = BookieNode(
                 self.world, index, options=options, store=self.store, network=self.network,
-                bookies=self.bookies, judge=self.checkers,
+                bookies=self.bookies, sequencers=self.sequencers, judge=self.checkers,
             )  # fmt: skip
             self.bookies[bookie.name] = bookie
         for index in range(options.sequencer_count):
@@ -487,6 +490,13 @@ class Run:
     def on_conclusion(self, segment: AnySegment, sequencer_id: SequencerId) -> None:
         self._report_closed(segment, sequencer_id)
 
+    def on_recovered(self, recovery: FlexibleRecovery) -> None:
+        end = recovery._end
+        assert end is not None, recovery
+        self.checkers.on_recovered(
+            recovery.segment, recovery._lac, end, recovery._absent_entries, recovery._gone
+        )
+
     def on_memory(self, now_us: int, what: str, size: int, bound: int) -> None:
         self.checkers.on_memory(now_us, what, size, bound)
 
@@ -501,6 +511,7 @@ class Run:
             self._report_duty(op.path, read_bookie(before), read_bookie(op.data))
             return
         if not isinstance(op, Set | Create) or "/segments/" not in op.path:
+            self._owners.on_applied(op, before, session)
             return
         segment = read_any_segment(op.data)
         author = SequencerId(session.node.name)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
+from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, cast
@@ -53,8 +54,10 @@ from duramen_sequencer.ownership.reaching import Reaching
 from duramen_sequencer.ownership.reliefs import LogReliefs
 from tests.sim.hosting import CountedLink, SimHost, SimProbes, SimRoster
 from tests.sim.log_kinds import copies_of
+from tests.sim.members.hints import HintMarks, MarkedHints
+from tests.sim.members.seats import SimGossiping
 from tests.sim.metadata import PATHS, Store, StoreSession
-from tests.sim.network import Network
+from tests.sim.network import MEMBERS, Network
 from tests.sim.options import Options, can_place
 from tests.sim.peers import SimPeers
 from tests.sim.processes import BookieNode, Reply
@@ -97,11 +100,15 @@ class SequencerNode(Node):
         self.sequencer_id = SequencerId(self.name)
         self.watcher = watcher
         self.session = StoreSession(store, self, self._on_session, self._on_rosters)
-        self.link = CountedLink(self, self.session, PATHS, self.sequencer_id, self.name)
+        self.link: CountedLink = CountedLink(
+            self, self.session, PATHS, self.sequencer_id, self.name
+        )
         self.context: SequencerContext
         self.host: SimHost
         self.lanes: BookieLanes
         self.retention: RetentionRounds
+        self.marks: HintMarks
+        self.gossiping: SimGossiping | None = None
         self.seat: AuditSeat | None = None
         self._store = store
         self._network = network
@@ -111,6 +118,7 @@ class SequencerNode(Node):
         self._seen: set[str] = set()
         self._sequencers: dict[str, tuple[str, ...]] = {}
         self._has_reliefs = options.has_reliefs
+        self._has_gossip = options.has_gossip
         self._unreached: tuple[str, ...] = ()
         self._frames: AppendFrames
         self._hand_over: HandOver
@@ -140,10 +148,11 @@ class SequencerNode(Node):
             self.loop.enter(self._start)
 
     def _start(self) -> None:
+        self.marks = HintMarks(lambda: self.world.now_us)
         self.context = SequencerContext(
             self.sequencer_id, random.Random(self.world.rng.getrandbits(64)), _encode,
             encode_control=encode_control, unix_offset_us=self._clock_offset_us,
-            nodes=_CountedNodes(self.world),
+            nodes=_CountedNodes(self.world), hints=MarkedHints(self.marks),
         )  # fmt: skip
         self._seen = set()
         bookies = cast(PeerClient, SimPeers(self._network, self, self._bookies))
@@ -167,10 +176,21 @@ class SequencerNode(Node):
         self.seat = None
         if self._has_repair:
             self.seat = AuditSeat(self, self._network, self._bookies, peers)
+        self.gossiping = self._make_gossiping() if self._has_gossip else None
         self._on_rosters()
+        if self.gossiping is not None:
+            self.gossiping.start()
         self.world.note(self.name, "start")
         self.host.start()
         self.after(self.world.between(*_RETENTION_US), self._look_after_again)
+
+    def _make_gossiping(self) -> SimGossiping:
+        processes: dict[str, Node] = {**self._bookies, **self._peers}
+        return SimGossiping(self, self._network, self._store, processes)
+
+    def list_away(self) -> Collection[str]:
+        """The sequencers that answer nobody, as gossip says."""
+        return () if self.gossiping is None else self.gossiping.list_away()
 
     def crash(self) -> None:
         """Killed: the session expires later."""
@@ -187,6 +207,8 @@ class SequencerNode(Node):
     async def _stop(self) -> None:
         if self.seat is not None:
             await self.seat.stop()
+        if self.gossiping is not None:
+            await self.gossiping.stop()
         busy = [driver for driver in self.drivers.values() if not driver.is_done]
         await self.host.stop()
         self.world.counts["stopped in peace"] += all(driver.is_done for driver in busy)
@@ -221,6 +243,8 @@ class SequencerNode(Node):
             self._sequencers = sequencers
             self._roster.learn(sequencers)
             self.host.want_scan()
+        if self.gossiping is not None:
+            self.gossiping.learn(sequencers)
         self.host.on_bookies_changed()
         if self.seat is not None:
             self.seat.auditor.want_round()
@@ -256,6 +280,9 @@ class SequencerNode(Node):
         if kind == "control":
             self.loop.run_task(self._answer_control(json.loads(body), reply))
             return
+        if kind == MEMBERS:
+            self.loop.run_task(self._answer_member(body, reply))
+            return
         assert kind == "append", kind
         self.loop.run_task(self._answer_lane(body, reply))
 
@@ -270,6 +297,10 @@ class SequencerNode(Node):
         assert answered is not None
         await answered
         reply((next(numbers), b""))
+
+    async def _answer_member(self, body: bytes, reply: Reply) -> None:
+        assert self.gossiping is not None
+        reply(await self.gossiping.answer(body))
 
     async def _answer_control(self, request: dict[str, Any], reply: Reply) -> None:
         reply(await self._control(request))
@@ -316,6 +347,7 @@ class SequencerNode(Node):
             case "end":
                 driver.finish(Ending.END)
             case _:
+                self.marks.forget(log_id)
                 driver.take_over(close_only=what == "close orphan", is_owner_gone=True)
         driver.flush()
 
@@ -342,6 +374,7 @@ class SequencerNode(Node):
             config = before.model_copy(update={
                 "replication": self._draw_replication(before),
                 "commit": self.world.rng.choice(("lac", "control")),
+                "ack_mode": self._draw_ack_mode(log_id),
             })  # fmt: skip
             version = log.config_version + 1
             news = replace(log, config=config, config_version=version, nonce=f"config {version}")
@@ -352,6 +385,13 @@ class SequencerNode(Node):
         if driver is not None:
             self.world.counts["reconfigured where it is driven"] += 1
             driver.on_config(config, version)
+
+    def _draw_ack_mode(self, log_id: LogId) -> str:
+        """A log that began out of order, which has no producers, changes to and fro."""
+        if self._kinds[log_id - 1][0].ack_mode == "ordered":
+            return "ordered"
+        self.world.counts["log may change its mode"] += 1
+        return self.world.rng.choice(("ordered", "out_of_order"))
 
     def _turn(self, log_id: LogId, config: LogConfig) -> LogConfig:
         """Of a log with two kinds, now and then the other one."""

@@ -5,6 +5,7 @@ Faults that strike anywhere meet these orders of events in none of a thousand se
     last commit rots    every sequencer sleeps until the journals rest; then what a disk took last
                         is damaged. It stands below a durable mark: nobody may call it torn. A
                         recovery asks, and does not reach the others that hold the entry.
+    last body rots      the same, and the bookie knows which entry it lost.
     seal rots           the owner sleeps while another takes over; a member that was sealed loses
                         the seal. The owner wakes, and reaches it and those that were never sealed.
 
@@ -32,6 +33,7 @@ from duramen.wire.disk.journal_format import (
 )
 from tests.sim.disk import SimFile
 from tests.sim.network import STORE, Network
+from tests.sim.options import BODY_ROTS
 from tests.sim.processes import BookieNode
 from tests.sim.sequencers import SequencerNode
 from tests.sim.storage import LAYOUT
@@ -101,6 +103,7 @@ class StagedFaults:
         self._may_hurt = may_hurt
         self._takeover: Takeover | None = None
         self._is_over = False
+        self._header_ratio = _HEADER_RATIO
 
     def stop(self) -> None:
         """The faults are over."""
@@ -111,7 +114,8 @@ class StagedFaults:
         """Carry out one fault; False: there was nothing to do."""
         if self._takeover is not None:
             return False
-        if fault == "last commit rots":
+        self._header_ratio = 0.0 if fault == BODY_ROTS else _HEADER_RATIO
+        if fault in ("last commit rots", BODY_ROTS):
             return self._begin_silence(log_id)
         return self._begin_takeover(log_id)
 
@@ -255,7 +259,7 @@ class StagedFaults:
         rng = self._world.rng
         victim.crash(is_power_cut=False)
         victim.disk.is_rotten = True
-        reach = HEADER_BYTES if rng.random() < _HEADER_RATIO else HEADER_BYTES + 8
+        reach = HEADER_BYTES if rng.random() < self._header_ratio else HEADER_BYTES + 8
         least = 0 if reach == HEADER_BYTES else HEADER_BYTES
         header = record.header
         record.file.flip_bit(header.offset + rng.randrange(least, reach), rng.randrange(8))

@@ -109,6 +109,7 @@ def draw_calm_options(seed: int, standing: Standing) -> Options:
         spare_count=0,
         has_repair=False,
         has_reliefs=not standing.deposed,
+        has_gossip=False,
         archiver_count=0,
         reader_count=1,
         faults=(),

@@ -17,6 +17,7 @@ from tests.sim.histories import (
     conditions,
     deliveries,
     good,
+    hints,
     maps,
     repairs,
     trims,
@@ -25,7 +26,7 @@ from tests.sim.histories.history import History, Play, place
 
 PARTS = (
     bad_records.BAD, bad_segments.BAD, trims.BAD, conditions.BAD, repairs.BAD, maps.BAD,
-    archives.BAD, deliveries.BAD,
+    archives.BAD, deliveries.BAD, hints.BAD,
 )  # fmt: skip
 BAD = {
     code: tuple(play for part in PARTS for play in part.get(code, ()))
@@ -33,7 +34,7 @@ BAD = {
 }
 GOOD = (
     *good.GOOD, *trims.GOOD, *conditions.GOOD, *repairs.GOOD, *maps.GOOD, *archives.GOOD,
-    *deliveries.GOOD,
+    *deliveries.GOOD, *hints.GOOD,
 )  # fmt: skip
 
 

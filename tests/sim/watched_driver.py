@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
+from duramen.core.flexible.recovery import FlexibleRecovery
 from duramen.core.flexible.segment import AnySegment
 from duramen.core.sequencer import effects as fx
 from duramen.core.sequencer.epoch.segment_writer import SegmentWriter
@@ -46,6 +47,9 @@ class Watcher(Protocol):
 
     def on_conclusion(self, segment: AnySegment, sequencer_id: SequencerId) -> None:
         """A sequencer knows that its own close is in force."""
+
+    def on_recovered(self, recovery: FlexibleRecovery) -> None:
+        """A recovery of a flexible segment is about to close it."""
 
     def on_memory(self, now_us: int, what: str, size: int, bound: int) -> None:
         """Something that is bounded."""
@@ -101,6 +105,8 @@ class WatchedDriver(LogDriver):
                 counts["owed noted"] += 1
             case fx.ReadHistory():
                 counts["history read"] += 1
+            case fx.ReadSegment():
+                counts["stalled appends looked up"] += not self.core.pipeline.stalled.is_settled
             case _:
                 pass
         super()._act(effect)
@@ -189,4 +195,6 @@ class WatchedDriver(LogDriver):
                 watcher.on_sealed_by_cover(
                     self._node.name, self.log_id, recovery.epoch, tuple(recovery._sealed)
                 )
+            if recovery.state is RecoveryState.CLOSE and isinstance(recovery, FlexibleRecovery):
+                watcher.on_recovered(recovery)
             self._recoveries[recovery] = state

@@ -85,7 +85,7 @@ class ClientNode(Node):
         self.open: dict[int, LogId] = {}
         self.slow_factor = 1
         self.history = history
-        self.proxy = WriteProxy(self, network, store, sequencers)
+        self.proxy = WriteProxy(self, network, store, sequencers, has_gossip=options.has_gossip)
         self._options = options
         self._append_count = 0
         self.begin_life()

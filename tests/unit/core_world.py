@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from duramen.config import read_log_config
+from duramen.config import parse_log_config
 from duramen.core.log_node import LogNode
 from duramen.core.sequencer import effects as fx
 from duramen.core.sequencer.context import SequencerContext
@@ -97,7 +97,7 @@ class World:
         count = self.rng.choice([ensemble, 5, 5])
         self.bookies = {f"b{i}": FakeBookie(f"b{i}") for i in range(count)}
         placement = self.rng.choice(["strict", "prefer"])
-        config = read_log_config({
+        config = parse_log_config({
             **self._draw_replication(placement, is_flexible=copysets != "striped"),
             "roll": {"interval": self.rng.choice(["1s", "1h"]), "idle_close": "3s",
                      "size": self.rng.choice(["1KiB", "1MiB"])},
@@ -299,7 +299,7 @@ class World:
             for name in ("copysets", "nodeset", "sticky", "replication"):
                 kept.pop(name, None)
             kept["window"].pop("stall", None)
-            config = read_log_config({**kept, **drawn})
+            config = parse_log_config({**kept, **drawn})
         else:
             ensemble, write, ack = self.shape
             update = {"write_quorum": self.rng.randint(ack, write), "ensemble_size": ensemble}

@@ -101,7 +101,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         end = given[-1].end_seq_num if given else first
         headers["Duramen-Next"] = f"seq:{end}"
         if given:
-            headers["Duramen-Start"] = f"seq:{max(first, given[0].seq_num)}"
+            headers["Duramen-Start"] = f"seq:{first}"
         if len(given) == len(later):
             headers["Duramen-Tail"] = f"seq:{end}"
         self._send(200, pack_batches(given), headers)
@@ -267,13 +267,30 @@ def test_json_has_the_positions_and_base64_where_it_must(
     assert (second["dlsn"], second["format"], second["body"]) == ("e1n0s1", "base64", "/w==")
 
 
-def test_a_missing_sequence_number_is_an_error(
+@pytest.mark.parametrize("form", ["body", "line", "json"])
+@pytest.mark.parametrize("words", [["read", LOG], ["tail", LOG, "-n", "7"]])
+def test_holes_are_told_beside_the_records(
+    proxies: FakeProxies, capfd: pytest.CaptureFixture[str], words: list[str], form: str
+) -> None:
+    fill(proxies, 3, 1, 3, 2, 1)
+    del proxies.batches[3], proxies.batches[1]
+    proxies.places["tail-7"] = 3
+    assert main([*words, "--format", form]) == 0
+    found = capfd.readouterr()
+    told = [line for line in found.err.splitlines() if "hole, " in line]
+    why = "a hole, no record was ever acknowledged there"
+    assert told == [f"seq:3: {why}", f"seq:7 to seq:8: {why}"]
+    assert "; 3 numbers in holes" in found.err
+    assert len(found.out.splitlines()) == (7 if words[0] == "read" else 4)
+
+
+def test_a_record_that_comes_again_is_an_error(
     proxies: FakeProxies, capfd: pytest.CaptureFixture[str]
 ) -> None:
     fill(proxies, 3, 3, 3)
-    del proxies.batches[1]
+    proxies.batches[1] = proxies.batches[0]
     assert main(["read", LOG]) == 1
-    assert "sequence number 3 is missing" in capfd.readouterr().err
+    assert "sequence number 0 came again" in capfd.readouterr().err
 
 
 # --- When things go wrong ------------------------------------------------------------------------
@@ -335,6 +352,20 @@ def test_a_refused_repetition_leaves_the_append_uncertain(
 
 def test_a_producer_s_id_is_short_and_printable(lines: Path) -> None:
     assert main(["append", LOG, str(lines), "--producer", "ä"]) == 2
+
+
+def test_without_a_producer_what_certainly_failed_is_sent_again_and_nothing_else(
+    proxies: FakeProxies, lines: Path
+) -> None:
+    flags = ["append", LOG, str(lines), "--json", "--no-producer"]
+    proxies.answers.append(DuramenError("not_appended", "too few bookies took it"))
+    assert main(flags) == 0
+    assert [batch.decode().info.producer for batch in proxies.batches] == [None] * len(
+        proxies.batches
+    )
+    proxies.answers.append(DuramenError("append_uncertain", "who knows"))
+    assert main(flags) == 3
+    assert main([*flags, "--producer", "me"]) == 2
 
 
 def test_skip_lines_goes_on_where_it_stopped(

@@ -55,11 +55,17 @@ def test_what_the_auditor_reports(capsys: pytest.CaptureFixture[str]) -> None:
     answer = {"dry_run": True, "moves": [MOVE], "bytes": 1, "shares": {}}
     check("\n".join(auditor._format_rebalance(answer)), "1 move to begin with, 1 byte")
     found = {
-        "findings": [], "lost_entries": 1, "released_segments": 1, "segments": [{}], "entries": 1,
+        "findings": [], "lost_entries": 1, "hole_entries": 1,
+        "released_segments": 1, "segments": [{}], "entries": 1,
         "good_copies": 1, "copies": 1, "ok": False,
     }  # fmt: skip
     verify._show("a/b", found)
-    check(capsys.readouterr().out, "1 segment, 1 entry, 1 of 1 copy good", "accepted: 1 entry")
+    check(
+        capsys.readouterr().out,
+        "1 segment, 1 entry, 1 of 1 copy good",
+        "accepted: 1 entry",
+        "acknowledged: 1 entry",
+    )
 
 
 def test_what_top_reports() -> None:

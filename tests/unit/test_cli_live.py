@@ -312,3 +312,18 @@ def test_the_view_is_cut_to_the_terminal() -> None:
     assert "owners not known: no answer" in render(nothing, columns=None, lines=None)
     many = {**OWNERS, "logs": [OWNED] * 100}
     assert len(summarize({"owners": many})["logs"]) == 20
+
+
+def test_holes_of_segments_are_listed_and_counted(
+    proxy: FakeProxy, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = "/v1/namespaces/shop/logs/b/segments"
+    assert main(["segments", "shop/b"]) == 0
+    assert "holes" not in capsys.readouterr().out, "there are none"
+    for segment in (SEGMENT, FLEXIBLE):
+        proxy.answers[path] = {"segments": [{**segment, "holes": [[1, 2], [5, 5]]}]}
+        assert main(["segments", "shop/b"]) == 0
+        heads, row = capsys.readouterr().out.splitlines()
+        assert row[heads.index("holes") :].startswith("1-2, 5-5 ")
+        assert main(["sql", "select hole_entries from segments where log = 'shop/b'"]) == 0
+        assert capsys.readouterr().out.split() == ["hole_entries", "3"]

@@ -88,6 +88,12 @@ NODESET: dict[str, Any] = {
         {"bookie": "b2", "region": "", "rack": "", "absent": False},
     ],
     "waived": ["too few"], "may_be_away": ["any 1 node", "any one rack"], "reopens": ["b3 joins"],
+    "places": [
+        {"kind": "rack", "place": "x/a", "nodes": 1, "appendable": True, "recoverable": True},
+        {"kind": "rack", "place": "", "nodes": 2, "appendable": False, "recoverable": True},
+        {"kind": "region", "place": "x", "nodes": 3, "appendable": True, "recoverable": False},
+        {"kind": "region", "place": "y", "nodes": 3, "appendable": False, "recoverable": False},
+    ],
 }  # fmt: skip
 
 
@@ -99,6 +105,11 @@ def test_the_nodeset_of_a_flexible_log_is_explained(admin: FakeProxy, capsys: Ca
         "copies of an entry: node 3, rack 2, region 1, extras 1",
         "nodeset: 2 bookies: b1(x/a, absent) b2(?/?)",
         "may be away: any 1 node or any one rack",
+        "without rack x/a (1 bookie): appends and recovery go on",
+        "without the unknown place (2 bookies): appends wait; recovery goes on",
+        "without region x (3 bookies): appends go on; what was stored last may lie there alone: "
+        "no recovery",
+        "without region y (3 bookies): appends and recovery wait",
         "waived: too few",
         "the open epoch makes way: b3 joins",
         "shop/orders: 0 violations in 1 segment",

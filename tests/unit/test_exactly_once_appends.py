@@ -237,7 +237,7 @@ def test_a_log_that_is_not_ordered_takes_no_conditions() -> None:
     log.append(Stamp("p", 0, 0))
     log.append(max_txid=1)
     log.store()
-    assert log.fails() == [(1, "invalid_argument")]
+    assert log.fails() == [(1, "needs_ordered")]
     assert [number for number, _, _ in log.done()] == [2]
 
 

@@ -137,7 +137,7 @@ def test_nobody_holds_holes_and_losses() -> None:
         closed(4, holes=((1, 1),), lost=((2, 3),)), {A: held, B: held, C: held, D: held}
     )
     assert report.is_good
-    assert (report.entry_count, report.lost_count) == (2, 2)
+    assert (report.entry_count, report.lost_count, report.hole_count) == (2, 2, 1)
 
 
 def test_what_lies_beyond_the_end_is_not_looked_at() -> None:

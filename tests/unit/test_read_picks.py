@@ -35,3 +35,17 @@ def test_an_answer_does_not_pass_its_bytes_but_with_its_first_record() -> None:
     assert not pick.offer(batch(2)) and pick.next_seq_num == 2
     large = RecordPick(START, Bounds(None, 25, None), is_base64=False)
     assert large.offer(batch(0, size_bytes=90)) and not large.offer(batch(1))
+
+
+def test_an_answer_tells_of_so_many_holes_and_the_next_one_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(answers, "GAP_COUNT_MAX", 2)
+    for pick in (
+        BatchPick(START, Bounds(None, None, None)),
+        RecordPick(START, Bounds(None, None, None), is_base64=False),
+    ):
+        pick.pass_hole({"kind": "hole"}, 3)
+        assert (pick.is_empty, pick.is_full, pick.wanted_seq_num) == (False, False, 3)
+        pick.pass_hole({"kind": "hole"}, 5)
+        assert (pick.is_full, pick.next_seq_num) == (True, 5)

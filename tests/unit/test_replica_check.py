@@ -122,7 +122,9 @@ def test_of_a_striped_segment_only_write_sets_are_asked_for() -> None:
 def test_nobody_holds_a_hole_and_what_lies_beyond_the_end_does_not_count() -> None:
     segment = closed(4, mode="out_of_order", holes=(2,))
     assert report_of(segment, *[sight([0, 1, 3, 4, 9])] * 3).is_good
-    assert report_of(segment, *[sight([0, 1, 3, 4])] * 3).entry_count == 4
+    report = report_of(segment, *[sight([0, 1, 3, 4])] * 3)
+    assert (report.entry_count, report.hole_count, report.lost_count) == (4, 1, 0)
+    assert report.to_json()["hole_entries"] == 1
 
 
 @pytest.mark.parametrize(

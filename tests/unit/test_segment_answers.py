@@ -45,3 +45,9 @@ def test_a_striped_segment_shows_its_quorums_and_fragments() -> None:
     assert set(shown) >= OF_STRIPED and not OF_FLEXIBLE & set(shown)
     others = set(show(replace(close(IN_RECOVERY)))) - OF_FLEXIBLE
     assert others == set(shown) - OF_STRIPED, "all the rest is told of either"
+
+
+def test_holes_and_what_is_missing_are_shown_where_there_are_some() -> None:
+    shown = show(close(IN_RECOVERY, holes=((1, 2), (5, 5)), missing=7))
+    assert (shown["holes"], shown["missing_records"]) == ([[1, 2], [5, 5]], 7)
+    assert not {"holes", "missing_records"} & set(show(close(IN_RECOVERY)))

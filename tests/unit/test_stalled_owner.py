@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from duramen.config import read_log_config
+from duramen.config import parse_log_config
 from duramen.core.log_node import LogNode
 from duramen.core.sequencer import effects as fx
 from duramen.core.sequencer.context import SequencerContext
@@ -36,7 +36,7 @@ class StallWorld:
     """One sequencer of a log whose stall is one second, and three bookies."""
 
     def __init__(self, *, ack_mode: str = "ordered") -> None:
-        config = read_log_config({
+        config = parse_log_config({
             "copysets": "flexible", "ack_mode": ack_mode, "window": {"stall": "1s"},
             "replication": {"node": 2, "rack": 2, "placement": "prefer"},
         })  # fmt: skip
@@ -256,7 +256,7 @@ def test_of_an_out_of_order_log_nothing_is_appended_again() -> None:
     world.add_bookies()
     world.run_until(10 * SECOND)
     answer = world.take()[2]
-    assert (answer.code, "not appended" in answer.detail) == ("log_unavailable", True)
+    assert (answer.code, "not appended" in answer.detail) == ("not_appended", True)
 
 
 def test_who_loses_the_log_meanwhile_tells_that_nobody_knows(world: StallWorld) -> None:

@@ -20,7 +20,6 @@ from duramen.config import (
     needs_new_segment,
     parse_log_config,
     parse_namespace_config,
-    read_log_config,
 )
 from duramen.errors import DuramenError
 from duramen.ids import (
@@ -230,7 +229,7 @@ def test_a_flexible_log_is_read_as_it_is_stored() -> None:
     assert document["replication"]["extras"] == 1 and document["sticky"] == "off"
     assert document["nodeset"] == {"size": None, "tolerate": 1}
     assert document["window"]["stall"] == "2s"
-    assert read_log_config(document) == config
+    assert parse_log_config(document) == config
 
 
 def test_a_striped_log_is_stored_as_by_older_versions() -> None:
@@ -265,13 +264,13 @@ def test_the_forms_of_replication_are_not_mixed(
     document: dict[str, Any], field: str, words: str
 ) -> None:
     with pytest.raises(DuramenError, match=words) as caught:
-        read_log_config(document)
+        parse_log_config(document)
     assert caught.value.field == field
 
 
 @pytest.mark.parametrize("value", [True, "on"])
 def test_a_switch_is_also_what_yaml_makes_of_it(value: object) -> None:
-    assert read_log_config({**FLEXIBLE, "sticky": value}).sticky is True
+    assert parse_log_config({**FLEXIBLE, "sticky": value}).sticky is True
 
 
 def test_what_older_processes_do_not_know_is_left_out_where_it_says_nothing() -> None:

@@ -236,6 +236,22 @@ def test_a_silent_bookie_costs_each_entry_one_wave_and_then_nobody_anything(
     assert waves[40:] == [1] * 60, "it is listed"
 
 
+def test_people_are_told_how_many_entries_wanted_another_wave_and_past_whom() -> None:
+    world = WaveWorld((2, 2, 2), RP(3, 2), seed=4)
+    add_and_run(world, 5)
+    assert (world.writer.rewaved_count, world.writer.explain_waves()) == (0, "")
+    world.bookies[2].is_silent = True
+    for _ in range(20):
+        world.add()
+        world.run_for(2 * MS)
+    world.run_for(100 * MS)
+    again = sum(len(world.list_waves(EntryId(n))) > 1 for n in range(25))
+    name = world.bookies[2].member.bookie
+    assert world.writer.rewaved_count == again > 1
+    told = f"{again} entries wanted another wave, past {name} ({again})"
+    assert world.writer.explain_waves() == told
+
+
 def test_a_slow_bookie_is_not_waited_for_because_it_is_slow() -> None:
     world = WaveWorld((2, 2, 2), RP(3, 2), seed=5)
     world.bookies[3].delay_us = 300 * MS

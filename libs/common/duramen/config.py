@@ -354,14 +354,7 @@ class Tiering(_Part):
     """Segments with fewer bytes of batches are left alone."""
 
 
-_ACK_MODES_OFFERED: Final = ["ordered"]
-"""What `parse_log_config` accepts; the cores know `out_of_order` too, and nothing shows its gaps to
-clients yet."""
-
-_AckMode = Annotated[
-    Literal["ordered", "out_of_order"], WithJsonSchema({"enum": _ACK_MODES_OFFERED})
-]
-
+AckMode = Literal["ordered", "out_of_order"]
 
 Copysets = Literal["striped", "flexible"]
 
@@ -388,7 +381,7 @@ class LogConfig(_Part):
     replication: Annotated[
         Replication | FlexibleReplication, BeforeValidator(_read_replication)
     ] = Field(default_factory=dict, validate_default=True)
-    ack_mode: _AckMode = "ordered"
+    ack_mode: AckMode = "ordered"
     nodeset: Nodeset = Field(default=Nodeset(), validate_default=True)
     sticky: Switch = True
     early_append: Annotated[bool, Field(strict=True)] = False
@@ -496,18 +489,6 @@ def parse_log_config(document: Mapping[str, Any]) -> LogConfig:
 
     Raises:
         DuramenError: `unknown_field` or `invalid_argument`, all faults in the detail.
-    """
-    config = read_log_config(document)
-    if config.ack_mode not in _ACK_MODES_OFFERED:
-        raise DuramenError("invalid_argument", "ack_mode: must be 'ordered'", field="ack_mode")
-    return config
-
-
-def read_log_config(document: Mapping[str, Any]) -> LogConfig:
-    """A configuration as it was stored, with what is not offered to clients yet.
-
-    Raises:
-        DuramenError: as `parse_log_config`.
     """
     try:
         return LogConfig.model_validate(document)

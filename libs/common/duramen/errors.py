@@ -85,6 +85,9 @@ _ROWS: Final = (
     ErrorKind("log_held", 38, 409, Retry.NO, False, "another writer has the log"),
     ErrorKind("misdirected", 39, 421, Retry.NO, False, "this server does not go by this name"),
     ErrorKind("not_acceptable", 40, 406, Retry.NO, False, "no form of this is accepted"),
+    ErrorKind("needs_ordered", 41, 409, Retry.NO, False, "this needs a log with ack_mode ordered"),
+    ErrorKind("mode_changing", 42, 409, Retry.NO, False, "the log's ack_mode is to change"),
+    ErrorKind("not_appended", 43, 503, Retry.AFTER, False, "too few bookies took the append"),
 )
 
 PROBLEM_FACTS: Final = ("expected_seq_num", "expected_producer_seq", "tail", "next")

@@ -18,6 +18,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from duramen.config import (
+    AckMode,
     Copysets,
     Count,
     Duration,
@@ -120,7 +121,7 @@ class LogFields(Part):
     """A log's configuration with nothing filled in: what is None is not named."""
 
     replication: LogReplication | None = None
-    ack_mode: Literal["ordered"] | None = None
+    ack_mode: AckMode | None = None
     copysets: Copysets | None = None
     nodeset: Nodeset | None = None
     sticky: Switch | None = None

@@ -21,9 +21,13 @@ from duramen.wire.entry import EntryError
 from duramen.wire.read_answers import PlacedBatch, pack_batches, place_batches
 from duramen.wire.record_batch import BatchError, decoded_size
 from duramen.wire.record_json import DeliveredRecord, encode_record, iterate_records
+from duramen_readproxy.gaps import GapNote
 
 BATCH_COUNT_MAX: Final = 50_000
 """Batches of one binary answer: half of the rows that a frame may have (`wire.frame`)."""
+
+GAP_COUNT_MAX: Final = 1_000
+"""Holes of one answer: records need not lie between them."""
 
 
 class Bounds(NamedTuple):
@@ -43,7 +47,7 @@ class Pick(Protocol):
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was taken yet."""
+        """Whether there is nothing to tell yet: no record, and no gap."""
 
     @property
     def next_seq_num(self) -> int | None:
@@ -55,6 +59,9 @@ class Pick(Protocol):
 
     def offer(self, placed: PlacedBatch) -> bool:
         """Take a batch, or what fits of it; False if not all of it was taken."""
+
+    def pass_hole(self, gap: GapNote, end_seq_num: int) -> None:
+        """The numbers from the wanted one up to `end_seq_num` are those of no record."""
 
 
 def place_delivered(delivered: Deliver) -> Iterator[PlacedBatch]:
@@ -80,23 +87,38 @@ def translated() -> Iterator[None]:
 class _PlacingPick:
     """Where the answer begins and ends, in sequence numbers."""
 
-    __slots__ = ("_bounds", "_bytes", "_count", "_start", "is_full", "next_seq_num")
+    __slots__ = (
+        "_bounds", "_bytes", "_count", "_gap_count", "_start", "is_full", "next_seq_num",
+    )  # fmt: skip
 
     def __init__(self, start: Start, bounds: Bounds) -> None:
         self._start = start
         self._bounds = bounds
         self._count = 0
         self._bytes = 0
+        self._gap_count = 0
         self.is_full = bounds.until is not None and start.seq_num >= bounds.until
         self.next_seq_num: int | None = None
 
     @property
     def is_empty(self) -> bool:
-        return self._count == 0
+        return self._count == 0 and self._gap_count == 0
 
     @property
     def wanted_seq_num(self) -> int:
         return max(self._start.seq_num, self.next_seq_num or 0)
+
+    def pass_hole(self, gap: GapNote, end_seq_num: int) -> None:
+        """A hole is told once: the answer goes on behind it, or ends there."""
+        self._gap_count += 1
+        self.go_behind(end_seq_num)
+        self.is_full |= self._gap_count >= GAP_COUNT_MAX
+
+    def go_behind(self, end_seq_num: int) -> None:
+        """Nothing before this number is wanted any more."""
+        self.next_seq_num = end_seq_num
+        until = self._bounds.until
+        self.is_full |= until is not None and end_seq_num >= until
 
     def _first_index(self, placed: PlacedBatch) -> int:
         """How many records of the batch precede the start."""
@@ -106,12 +128,19 @@ class _PlacingPick:
 class RecordPick(_PlacingPick):
     """Exact cut by decoding; `drain` gives what was taken as JSON objects."""
 
-    __slots__ = ("_documents", "_is_base64")
+    __slots__ = ("_documents", "_is_base64", "gaps")
 
     def __init__(self, start: Start, bounds: Bounds, *, is_base64: bool) -> None:
         super().__init__(start, bounds)
         self._is_base64 = is_base64
         self._documents: list[dict[str, Any]] = []
+        self.gaps: list[GapNote] = []
+        """Holes that were passed, in their order."""
+
+    def pass_hole(self, gap: GapNote, end_seq_num: int) -> None:
+        """The answer has it among its gaps."""
+        self.gaps.append(gap)
+        super().pass_hole(gap, end_seq_num)
 
     def offer(self, placed: PlacedBatch) -> bool:
         """Take the batch's records from the start to a bound."""
@@ -168,7 +197,7 @@ class BatchPick(_PlacingPick):
         super().__init__(start, bounds)
         self._batches: list[PlacedBatch] = []
         self.first_seq_num: int | None = None
-        """The first record that was asked for: the first batch may begin before it."""
+        """Where the answer begins: the first batch may begin before it, or a hole lies between."""
 
     def offer(self, placed: PlacedBatch) -> bool:
         """Take the batch if a record of it is wanted and the bounds leave room."""
@@ -197,6 +226,12 @@ class BatchPick(_PlacingPick):
         is_past = bounds.until is not None and placed.end_seq_num >= bounds.until
         self.is_full = is_counted or is_past
         return True
+
+    def pass_hole(self, gap: GapNote, end_seq_num: int) -> None:
+        """A hole before the first batch is part of the answer; numbers tell of the others."""
+        if self.first_seq_num is None:
+            self.first_seq_num = self.wanted_seq_num
+        super().pass_hole(gap, end_seq_num)
 
     def pack(self) -> bytes:
         """The binary answer."""

@@ -113,7 +113,7 @@ def make_app(backend: Backend) -> FastAPI:
             read_query(request, ())
             tail = await backend.tails.find(await find(namespace, log))
             tail.check_sure()
-        return respond(TailAnswer(tail=MarkAnswer(**tail.encode())))
+        return respond(_describe_tail(tail))
 
     @app.get(_LOG_PATH + "/segments", response_model=None)
     async def get_segments(request: Request, namespace: str, log: str) -> Response:
@@ -200,6 +200,8 @@ async def answer_read(
     backend.positions.note(reader.find_touched())
     next_seq_num = _next_of(records.next_seq_num, tail, start)
     document: dict[str, Any] = {"records": records.drain(), "next": f"seq:{next_seq_num}"}
+    if records.gaps:
+        document["gaps"] = records.gaps
     if tail is not None:
         document["tail"] = tail.encode()
         if _is_end_of(await follower.current_log(), tail):
@@ -222,9 +224,10 @@ async def _answer_stream(
     opened: OpenRequest,
 ) -> Response:
     """NDJSON or events."""
+    reader = open_reader(backend, follower, start, wanted)
     pieces = stream_records(
-        open_reader(backend, follower, start, wanted),
-        make_form(follower.log_id, start, wanted, backend.encodings),
+        reader,
+        make_form(follower.log_id, start, wanted, backend.encodings, reader.find_hole),
         wanted,
         lambda: backend.tails.find_reach(follower),
         lambda: backend.feeds.is_stopping,
@@ -292,6 +295,12 @@ async def list_segments(follower: LogFollower) -> tuple[LogNode, list[AnySegment
     if is_due:
         follower.listed_at_s = now_s
     return log, segments
+
+
+def _describe_tail(tail: Tail) -> TailAnswer:
+    end = MarkAnswer(**tail.encode())
+    acknowledged = MarkAnswer(**tail.encode_acknowledged())
+    return TailAnswer(tail=end, released=end, acknowledged=acknowledged)
 
 
 async def _show_segments(backend: Backend, follower: LogFollower) -> SegmentsAnswer:

@@ -65,6 +65,7 @@ def describe_segment(
         cold_copy=_describe_cold_copy(segment.cold_copy),
         hot_copies="released" if segment.epoch < log.first_hot_epoch else "kept",
         **_describe_placing(segment),
+        **_describe_holes(segment),
     )
 
 
@@ -82,6 +83,16 @@ def _describe_placing(segment: AnySegment) -> dict[str, Any]:
         "property": PropertyAnswer(node=wanted.node, rack=wanted.rack, region=wanted.region),
         "nodes": [_describe_node(segment, row) for row in segment.nodes],
     }
+
+
+def _describe_holes(segment: AnySegment) -> dict[str, Any]:
+    """What was never acknowledged and is not there; most segments have nothing to say."""
+    told: dict[str, Any] = {}
+    if segment.holes:
+        told["holes"] = [list(hole) for hole in segment.holes]
+    if isinstance(segment, FlexibleSegment) and segment.missing_record_count:
+        told["missing_records"] = segment.missing_record_count
+    return told
 
 
 def _describe_node(segment: FlexibleSegment, row: NodesetRow) -> SegmentNodeAnswer:

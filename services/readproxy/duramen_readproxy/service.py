@@ -18,12 +18,14 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from duramen.core.reading.replica_order import Place
 from duramen.errors import DuramenError
 from duramen.runtime.cluster_node import wait_session
+from duramen.runtime.http_client import PeerClient
 from duramen.runtime.public.forwarding import make_forwarder
 from duramen.runtime.public.serving import complete_app, make_public_server
 from duramen.runtime.reading.bookies import Bookies, RangeFetcher, read_clock_us
 from duramen.runtime.reading.cache import CACHE_BYTES_DEFAULT, EntryCache
 from duramen.runtime.reading.cold_reads import ColdReads, open_cold_reads
 from duramen.runtime.reading.metadata import Catalog
+from duramen.runtime.reading.owner_word import OwnerWords
 from duramen.runtime.reading.positioning.positions import Positions
 from duramen.runtime.reading.positioning.segment_edges import SegmentEdges
 from duramen.runtime.reading.tail import TailFinder
@@ -66,11 +68,15 @@ class ReadProxy:
         paths = Paths(options.cluster)
         here = Place(options.region, options.rack)
         self._cache = EntryCache(cache_bytes)
-        self._bookies = Bookies(store, paths.available, here, SystemRandom())
+        # The bookies close it.
+        self._client = PeerClient()
+        self._bookies = Bookies(store, paths.available, here, SystemRandom(), client=self._client)
         self.catalog = Catalog(store, paths, age_max_us=options.metadata_age_max_us)
         self._cold = cold or open_cold_reads(options.cold_store, store, paths)
         self.fetcher = RangeFetcher(self._bookies, self._cache, self._cold)
-        self.tails = TailFinder(self._bookies, self.fetcher)
+        self.tails = TailFinder(
+            self._bookies, self.fetcher, OwnerWords(store, paths, self._client).ask
+        )
         self.feeds = Feeds(self.fetcher)
         self.encodings = SharedEncodings()
         self.streams = StreamCounts()

@@ -21,10 +21,12 @@ from typing import Any, Final
 from duramen.config import LogConfig, parse_log_config
 from duramen.config_changes import merge_log_config
 from duramen.core.log_node import LogNode
+from duramen.core.segment import Totals
 from duramen.errors import ERRORS, DuramenError
-from duramen.ids import LAST_LOG_ID, LogId
+from duramen.ids import LAST_LOG_ID, EntryId, LogId
 from duramen.runtime.http_client import PeerClient, PeerError
 from duramen.runtime.registry import refuse_unspoken
+from duramen.runtime.sequencer.log_driver import now_us
 from duramen.runtime.stores.metadata_store import Conflict, MetadataStore, OutcomeUnknown
 from duramen.units import SECOND
 from duramen.wire.metadata_json import Paths, encode_log, read_log
@@ -35,6 +37,8 @@ _LOG = logging.getLogger(__name__)
 _TRIES: Final = 20
 _PEER_TIMEOUT_US: Final = 2 * SECOND
 _NONCE_CHARACTERS_MAX: Final = 64
+_NAMED_MAX: Final = 5
+"""Producers that a refusal names; more are counted."""
 
 
 class _UnansweredError(DuramenError):
@@ -52,11 +56,18 @@ async def take_any_config(_config: LogConfig, _log_id: LogId) -> None:
 def _places_anew(old: LogConfig, new: LogConfig) -> bool:
     """Whether the change is judged as a creation is."""
     names = ("copysets", "replication", "nodeset")
-    return any(getattr(old, name) != getattr(new, name) for name in names)
+    is_moved = any(getattr(old, name) != getattr(new, name) for name in names)
+    return is_moved or _loses_order(old, new)
+
+
+def _loses_order(old: LogConfig, new: LogConfig) -> bool:
+    """Whether the log is to acknowledge out of order from now on."""
+    return new.ack_mode != old.ack_mode == "ordered"
 
 
 class LogChanges:
-    """The operations `roll`, `reconfigure` and `config_changed` of one sequencer.
+    """The operations `roll`, `reconfigure`, `config_changed`, `report_state` and `report_tail` of
+    one sequencer.
 
     Args:
         check_config: raises DuramenError for what cannot work on this cluster.
@@ -165,6 +176,8 @@ class LogChanges:
             config = parse_log_config(merge_log_config(log.config.to_json(), patch))
             if config == log.config:
                 return log, False
+            if _loses_order(log.config, config):
+                await self._check_stateless(log)
             if _places_anew(log.config, config):
                 await self._check_config(config, log_id)
             if config.compression not in {"none", log.config.compression}:
@@ -183,6 +196,70 @@ class LogChanges:
                 continue
             return changed, True
         raise DuramenError("metadata_unavailable", "the log node changes too often: try again")
+
+    async def report_state(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """What the log's owner knows of producers and token, in words; empty: there are none.
+
+        Raises:
+            DuramenError: `log_unavailable`: it is not known here, or not yet.
+        """
+        return {"state": await self._find_state(read_log_id(request), is_forwarded=True)}
+
+    async def report_tail(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Where the open epoch of a log of this process ends, as of `OwnerWord`.
+
+        Raises:
+            DuramenError: `log_unavailable`: no epoch of it is open here, or older ones are not
+                closed.
+        """
+        driver = self._host.drivers.get(read_log_id(request))
+        ours = None if driver is None else driver.core.open_epoch
+        if driver is None or ours is None or not driver.core.knows_state:
+            raise DuramenError("log_unavailable", "no epoch of the log is open here")
+        released = (ours.writer.lac, ours.writer.lac_totals)
+        ends = {"released": released, "acknowledged": max(released, ours.acknowledged, key=_entry)}
+        told = {
+            name: [entry, totals.record_count, totals.max_timestamp_ms or 0]
+            for name, (entry, totals) in ends.items()
+        }
+        return {"epoch": ours.number, **told}
+
+    async def _check_stateless(self, log: LogNode) -> None:
+        """Refuse `out_of_order` for a log with producers or a token: its owner knows them (R29).
+
+        Who comes after this look is refused by the owner, or waited for: it opens no such epoch
+        while there is anybody.
+
+        Raises:
+            DuramenError: `needs_ordered`, naming them; `log_unavailable`: nobody knows them yet.
+        """
+        if log.is_stateless and not log.unclosed_epochs:
+            return
+        state = await self._find_state(log.log_id, is_forwarded=False)
+        if state:
+            detail = (
+                f"ack_mode: the log has {state}, and they need ordered: set an empty token, let "
+                "producers expire (producers.expire_after), or make another log"
+            )
+            raise DuramenError("needs_ordered", detail, field="ack_mode")
+
+    async def _find_state(self, log_id: LogId, *, is_forwarded: bool) -> str:
+        """As of `report_state`; where nobody knows it the log is taken over, which reads it."""
+        driver = self._host.drivers.get(log_id)
+        if driver is not None and driver.core.is_owner:
+            if not driver.core.knows_state:
+                raise DuramenError("log_unavailable", "the log is being taken over: try again")
+            return _name_some(driver.core.pipeline.list_state(now_us()))
+        owner = await self._host.find_owner(log_id)
+        if owner is not None and is_forwarded:
+            raise DuramenError("log_unavailable", f"it is {owner.sequencer_id}'s now: try again")
+        if owner is not None:
+            answer = await self._ask(owner.url, {"op": "report_state", "log_id": str(log_id)})
+            return str(answer["state"])
+        if self._host.is_stopping:
+            raise DuramenError("server_draining", "this sequencer is stopping")
+        self._host.take_over(log_id, demand=1)
+        raise DuramenError("log_unavailable", "the log's producers are being read: try again")
 
     async def _read(self, log_id: LogId) -> tuple[LogNode, int]:
         path = self._paths.log(log_id)
@@ -230,6 +307,16 @@ class LogChanges:
                 code if code in ERRORS else "log_unavailable", str(document.get("detail"))
             )
         return dict(document)
+
+
+def _entry(end: tuple[EntryId, Totals]) -> EntryId:
+    return end[0]
+
+
+def _name_some(names: list[str]) -> str:
+    """The first of them, and how many there are beside."""
+    more = f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else ""
+    return ", ".join(names[:_NAMED_MAX]) + more
 
 
 def read_log_id(request: Mapping[str, Any]) -> LogId:

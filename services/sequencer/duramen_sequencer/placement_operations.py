@@ -39,6 +39,7 @@ from duramen.runtime.public.cluster_answers import (
     RegionsAnswer,
     ViolationAnswer,
 )
+from duramen.runtime.registry import refuse_unspoken
 from duramen.runtime.sequencer.surveyor import Surveyor, read_closed
 from duramen.runtime.stores.metadata_store import Conflict, MetadataStore, OutcomeUnknown
 from duramen.units import SECOND
@@ -61,6 +62,13 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 REGION_COUNT_MAX: Final = 64
 VIOLATIONS_SHOWN_MAX: Final = 1_000
 """More are counted."""
+
+
+def _find_needing(config: LogConfig) -> str | None:
+    """The field for which the tree must have its newer format, if there is one."""
+    if config.is_flexible:
+        return "copysets"
+    return None if config.ack_mode == "ordered" else "ack_mode"
 
 
 class PlacementOperations:
@@ -196,26 +204,33 @@ class PlacementOperations:
         """Refuse a replication that cannot work, by itself or on the bookies that are registered.
 
         With no bookie known nothing is said about the cluster: it may be starting. The first
-        flexible configuration has the tree made ready for such logs.
+        configuration that is flexible or `out_of_order` has the tree made ready for such logs.
 
         Raises:
-            DuramenError: `invalid_argument` with what would work; `placement_impossible`; of
-                flexible logs also `metadata_unavailable` (retry).
-            MetadataError: the metadata store cannot be reached (retry); of flexible logs alone.
+            DuramenError: `invalid_argument` with what would work; `placement_impossible`; of the
+                configurations named above also `metadata_unavailable` (retry).
+            MetadataError: the metadata store cannot be reached (retry); of those alone.
         """
+        if config.ack_mode != "ordered":
+            await refuse_unspoken(self._store, self._paths, "ack_mode")
+        needing = _find_needing(config)
+        if needing is not None:
+            await self._format.check(needing)
+        self._check_bookies(config, log_id)
+        if needing is not None:
+            await self._format.ensure(needing)
+
+    def _check_bookies(self, config: LogConfig, log_id: LogId) -> None:
+        rows = self._surveyor.list_bookies()
         if config.is_flexible:
-            await self._format.check()
-            rows = self._surveyor.list_bookies()
             if rows:
                 check_nodeset(config, log_id, list_serving(rows))
-            await self._format.ensure()
             return
         replication = config.striped
         advice = advise(replication)
         if advice is not None:
             detail = f"{advice.field}: {advice.detail}"
             raise DuramenError("invalid_argument", detail, field=advice.field)
-        rows = self._surveyor.list_bookies()
         if replication.placement != "strict" or not rows:
             return
         quorum = Quorum(replication.ensemble_size, replication.write_quorum, replication.ack_quorum)

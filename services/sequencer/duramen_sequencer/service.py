@@ -107,6 +107,8 @@ class SequencerService:
             "roll": changes.roll,
             "reconfigure": changes.reconfigure,
             "config_changed": changes.learn,
+            "report_state": changes.report_state,
+            "report_tail": changes.report_tail,
             "fence": partial(set_token, self.host),
             "suspend": self._maintenance.suspend,
             "weigh": Weighing(own_id, self._change_node).weigh,

@@ -29,6 +29,7 @@ from duramen.wire.record_json import encode_mark, encode_tail
 from duramen.wire.sequencer_calls import AlreadyStored, AppendedEarly, LogMark, Stored
 from duramen_writeproxy.appends import Appender
 from duramen_writeproxy.bodies import body_limit, parse_media
+from duramen_writeproxy.elsewhere import REDIRECT_FIELD, Elsewhere, read_wish
 from duramen_writeproxy.intake.budget import Budget
 from duramen_writeproxy.intake.conditions import (
     NO_CONDITIONS,
@@ -44,6 +45,7 @@ _LOG = logging.getLogger(__name__)
 
 
 _OK: Final = APPENDS.labels("ok")
+_REDIRECTED: Final = APPENDS.labels("redirected")
 
 
 class AppendHead(NamedTuple):
@@ -56,6 +58,12 @@ class AppendHead(NamedTuple):
     conditions: Conditions
 
 
+class SentElsewhere(NamedTuple):
+    """Nothing was appended: the client is to send the same there."""
+
+    url: str
+
+
 class AppendRoute:
     """Serves `POST /v1/namespaces/{ns}/logs/{log}/records`."""
 
@@ -66,8 +74,11 @@ class AppendRoute:
         appender: Appender,
         encoder: Encoder,
         budget: Budget,
+        *,
+        elsewhere: Elsewhere,
     ) -> None:
         self._names = names
+        self._elsewhere = elsewhere
         self._creator = creator
         self._appender = appender
         self._encoder = encoder
@@ -90,10 +101,13 @@ class AppendRoute:
             )
         finally:
             APPEND_SECONDS.observe(time.perf_counter() - started)
+        if isinstance(result, SentElsewhere):
+            _REDIRECTED.inc()
+            return Response(status_code=307, headers={"location": result.url})
         _OK.inc()
         return Response(encode_appended(result), media_type="application/json")
 
-    async def _append(self, request: Request) -> Stored:
+    async def _append(self, request: Request) -> Stored | SentElsewhere:
         deadline = asyncio.get_running_loop().time()
         if self.is_draining:
             raise DuramenError("server_draining", "this proxy is stopping: use another one")
@@ -102,7 +116,7 @@ class AppendRoute:
         if log_id is None:
             check_namespace(namespace)
             check_log_name(log)
-        read_query(request, ())
+        wants_redirect = read_wish(read_query(request, (REDIRECT_FIELD,)))
         head = read_head(request.scope["headers"])
         deadline += head.timeout_s
         most_bytes, code = body_limit(head.media)
@@ -112,6 +126,11 @@ class AppendRoute:
                 request, most_bytes, announced=head.announced, code=code, on_piece=share.add_piece
             )
             share.add_whole(len(body))
+            if wants_redirect and log_id is not None:
+                # Only now: who is still sending might take the answer for a broken connection.
+                url = self._elsewhere.find(namespace, log, log_id)
+                if url is not None:
+                    return SentElsewhere(url)
             now_ms = time.time_ns() // 1_000_000
             batch, conditions = await self._encoder.encode(
                 head.media, body, now_ms, is_base64=head.is_base64, conditions=head.conditions

@@ -171,7 +171,7 @@ class Appender:
         self._lanes = lanes
         names = ("redirects", "unreachable", "pauses", "retries", "repeats", "ended_tries")
         self._counts = dict.fromkeys(names, 0)
-        self._tries: dict[str, set[asyncio.Timeout]] = {}
+        self._tries: dict[str, dict[asyncio.Timeout, None]] = {}
         """Of each sequencer: what waits for it and may be sent again."""
 
     async def append(
@@ -338,16 +338,16 @@ class Appender:
         Raises:
             DuramenError: `append_uncertain`: it is away; what the call raises.
         """
-        scopes = self._tries.setdefault(target.sequencer_id, set())
+        scopes = self._tries.setdefault(target.sequencer_id, {})
         scope = asyncio.timeout(None)
         try:
             async with scope:
-                scopes.add(scope)
+                scopes[scope] = None
                 return await call
         except TimeoutError:
             raise uncertain("the sequencer answers nobody") from None
         finally:
-            scopes.discard(scope)
+            scopes.pop(scope, None)
             if not scopes and self._tries.get(target.sequencer_id) is scopes:
                 del self._tries[target.sequencer_id]
 

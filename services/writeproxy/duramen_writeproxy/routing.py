@@ -5,7 +5,7 @@ sequencers, the same in every process. All of it is advice: a sequencer that doe
 so, and seals, not routes, keep logs safe. Who is said to be away is asked by nobody, as long as
 there is another. Bounded: both caches forget their oldest.
 
-Called by `appends` and `creation`. Source: ARCHITECTURE.md "The way of one record",
+Called by `appends`, `creation` and `elsewhere`. Source: ARCHITECTURE.md "The way of one record",
 docs/protocol/ownership.md "Whose is a log", docs/protocol/members.md.
 """
 
@@ -63,6 +63,11 @@ class Router:
             if target.url not in avoid and target.sequencer_id not in away:
                 return target
         return None
+
+    def find_owner(self, log_id: LogId) -> Target | None:
+        """Who answered for the log last, or was named as its owner, unless it is away."""
+        owner = self._owners.get(log_id)
+        return None if owner is None or owner.sequencer_id in self._away() else owner
 
     def list_away(self) -> Collection[str]:
         """The sequencers that are to be passed over."""

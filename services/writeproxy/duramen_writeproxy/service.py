@@ -32,6 +32,7 @@ from duramen_writeproxy.cluster.placement import add_placement_routes
 from duramen_writeproxy.cluster.repair import AuditorCalls, add_repair_routes
 from duramen_writeproxy.cluster.routes import add_cluster_routes
 from duramen_writeproxy.cluster.sequencers import Cluster
+from duramen_writeproxy.elsewhere import Elsewhere
 from duramen_writeproxy.intake.budget import Budget
 from duramen_writeproxy.intake.encoder import Encoder
 from duramen_writeproxy.intake.stream_route import StreamRoute
@@ -74,9 +75,14 @@ class WriteProxy:
         self._creator = Creator(self._router, self._peers)
         self._auto_creator = AutoCreator(self._names, self._creator, store, self._paths)
         self._encoder = Encoder()
+        self._elsewhere = Elsewhere(
+            store, self._paths.write_proxies, options.region, self._router,
+            lambda: self._roster.nodes,
+        )  # fmt: skip
         self._append_route = AppendRoute(
-            self._names, self._auto_creator, self._appender, self._encoder, self._budget
-        )
+            self._names, self._auto_creator, self._appender, self._encoder, self._budget,
+            elsewhere=self._elsewhere,
+        )  # fmt: skip
         catalog = CatalogQueries(store, self._paths, self._names)
         fence_route = FenceRoute(self._names, self._creator)
         self._stream_route = StreamRoute(
@@ -111,6 +117,7 @@ class WriteProxy:
         """Serve; waits for ZooKeeper for as long as it takes."""
         await wait_session(self._store)
         await self._roster.start()
+        await self._elsewhere.start()
         if self._observing is not None:
             self._observing.start()
         if self._forwarder is not None:
@@ -145,6 +152,7 @@ class WriteProxy:
         if self._registration is not None:
             await self._registration.stop()
         await self._roster.stop()
+        await self._elsewhere.stop()
         await self._peers.close()
         await self._store.close()
 
@@ -164,6 +172,7 @@ class WriteProxy:
             "appends": self._appender.statistics(),
             "lanes": self._lanes.statistics(),
             "routes": self._router.statistics(),
+            "elsewhere": self._elsewhere.statistics(),
             "names": self._names.statistics(),
             "auto_creation": self._auto_creator.statistics(),
             "forwarding": None if self._forwarder is None else self._forwarder.statistics(),

@@ -1,7 +1,8 @@
 """One export: for each log the archived segments behind the last one that the table has, in order.
 
 It stops at the first segment that is not archived: the table is a prefix of the log, from where the
-archive begins. What is truncated before it was exported is a gap, which is told.
+archive begins. What is truncated before it was exported is a gap, which is told; so is what lies
+in holes, or is lost.
 
 Called by the command `duramen-spark export`. Source: docs/archive.md.
 """
@@ -17,7 +18,8 @@ from duramen.core.flexible.segment import AnySegment
 from duramen.core.log_node import LogNode
 from duramen.errors import DuramenError
 from duramen.runtime.cold import NotThere
-from duramen.wire.cold.manifest import ManifestError
+from duramen.units import agree
+from duramen.wire.cold.manifest import Manifest, ManifestError
 from duramen.wire.cold.rebuild import ColdDataError
 from duramen_spark.compact.task import load_manifest
 from duramen_spark.connection import Connection, list_logs
@@ -126,8 +128,24 @@ class Export:
                 if done >= segment.epoch:
                     return 0, done
                 continue
+            self._report_missing(manifest)
             return count, segment.epoch
         raise ExportConflict(f"e{segment.epoch}: the table changed {_TRIES} times meanwhile")
+
+    def _report_missing(self, manifest: Manifest) -> None:
+        count = manifest.missing_record_count
+        kinds = {"holes": manifest.holes, "lost": manifest.lost}
+        ranges = [
+            f"{kind} {', '.join(f'{first}-{last}' for first, last in found)}"
+            for kind, found in kinds.items()
+            if found
+        ]
+        if count:
+            name, verb = f"{manifest.namespace}/{manifest.log}", "is" if count == 1 else "are"
+            self.report.gaps.append(
+                f"{name}: {agree(f'{count:,} records')} of e{manifest.epoch} {verb} in none of its "
+                f"entries ({'; '.join(ranges)})"
+            )
 
     def _report_gap(self, log: LogNode, done: int) -> None:
         if done and log.first_live_epoch > done + 1:

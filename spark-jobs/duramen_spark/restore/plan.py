@@ -158,14 +158,5 @@ def make_segment(
         "completed_unix_ms": unix_ms,
         "nonce": nonce,
     }
-    return placing.make_segment(fields, _count_missing(manifest)).validated()
-
-
-def _count_missing(manifest: Manifest | None) -> int:
-    """Records of a segment that are in none of its entries: of holes and losses."""
-    if manifest is None:
-        return 0
-    groups = [group for part in manifest.files for group in part.row_groups]
-    return manifest.totals.record_count - sum(
-        group.totals_after.record_count - group.totals_before.record_count for group in groups
-    )
+    missing_count = 0 if manifest is None else manifest.missing_record_count
+    return placing.make_segment(fields, missing_count).validated()

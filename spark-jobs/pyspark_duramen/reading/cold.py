@@ -2,8 +2,10 @@
 
 The segment's node names the copy and vouches for its manifest, the manifest for every row group: no
 byte is given out whose SHA-256 is not theirs. The next row group is fetched while one is made into
-rows. Whatever is wrong (a copy that compaction replaced, a damaged file, a store that is down) is
-no reason to fail, for a proxy can be asked: `NotFromHere` says how far it came.
+rows. Row groups begin anew behind a hole, and say how many records precede them: so a hole is told
+from here, while what is lost is the proxy's to tell. Whatever is wrong (a copy that compaction
+replaced, a damaged file, a store that is down) is no reason to fail, for a proxy can be asked:
+`NotFromHere` says how far it came.
 
 Called by `reading.task`, in executors. Source: docs/protocol/archive.md.
 """
@@ -24,6 +26,7 @@ from duramen.wire.cold.manifest import Manifest, ManifestError
 from duramen.wire.cold.part_reader import PartReader
 from duramen.wire.cold.paths import LAYOUT
 from duramen.wire.cold.rebuild import ColdDataError
+from pyspark_duramen.reading.gaps import GapReason, RecordGap, make_gap_row
 from pyspark_duramen.reading.ranges import ColdPlace, LogRange
 from pyspark_duramen.table import ARROW_TYPES
 
@@ -48,6 +51,8 @@ class _WantedGroup(NamedTuple):
     reader: PartReader
     path: str
     group_index: int
+    first: int
+    """Sequence number at which it begins."""
 
 
 class ColdReader:
@@ -73,17 +78,25 @@ class ColdReader:
         at = wanted.first
         try:
             manifest = self._find_manifest(wanted.cold)
-            if manifest.lost or manifest.holes:
-                raise NotThere("a proxy tells what is lost and what is a hole")
+            if manifest.lost:
+                raise NotThere("a proxy tells what is lost")
             for group, data in self._fetch(self._list_groups(manifest, wanted)):
+                if manifest.holes and group.first > at:
+                    yield self._make_hole_row(at, group.first, wanted)
+                    at = group.first
                 rows = self._make_rows(group, data, wanted, at)
                 if rows is not None:
                     yield rows
                     at += len(rows)
-            if at != wanted.end:
+            if manifest.holes and at < wanted.end <= _end_of(manifest):
+                yield self._make_hole_row(at, wanted.end, wanted)
+            elif at != wanted.end:
                 raise ColdDataError(f"its rows end at {at}, not at {wanted.end}")
         except (NotThere, ManifestError, ColdDataError, ColdStoreDown) as error:
             raise NotFromHere(at, error) from error
+
+    def _make_hole_row(self, first: int, end: int, wanted: LogRange) -> pa.RecordBatch:
+        return make_gap_row(RecordGap(GapReason.HOLE, first, end), wanted.log, self._schema)
 
     def _find_manifest(self, place: ColdPlace) -> Manifest:
         def find(cluster: str) -> Manifest:
@@ -125,7 +138,7 @@ class ColdReader:
                 first = start + group.totals_before.record_count
                 end = start + group.totals_after.record_count
                 if first < wanted.end and wanted.first < end:
-                    found.append(_WantedGroup(reader, path, index))
+                    found.append(_WantedGroup(reader, path, index, first))
         return found
 
     def _fetch(self, groups: list[_WantedGroup]) -> Iterator[tuple[_WantedGroup, bytes]]:
@@ -166,6 +179,11 @@ class ColdReader:
             raise ColdDataError(f"rows {first} to {last}, {len(table)} of them, at {at}")
         arrays = [_make_column(field, table, wanted.log) for field in self._schema]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+
+def _end_of(manifest: Manifest) -> int:
+    """The sequence number behind the segment."""
+    return manifest.start_seq_num + manifest.totals.record_count
 
 
 def _make_column(field: pa.Field, table: pa.Table, log: tuple[str, str]) -> pa.Array:

@@ -1,7 +1,8 @@
 """What stands in a table where records do not: a row that tells which are missing, and why.
 
-Only `on_truncation = skip` makes them; `fail` ends the query with the same facts. A gap's row has
-the log's name and `gap`, and null everywhere else.
+A hole has a row always: what lay there was never acknowledged, so nothing is gone. What is gone has
+one with `on_truncation = skip`; `fail` ends the query with the same facts. A gap's row has the
+log's name and `gap`, and null everywhere else.
 Called by `reading.hot` and `reading.cold`. Source: docs/protocol/read-answers.md, docs/spark.md.
 """
 
@@ -21,6 +22,7 @@ class GapReason(Enum):
     TRUNCATED = "truncated"
     LOST = "lost"
     DELETED = "deleted"
+    HOLE = "hole"
 
 
 class RecordGap(NamedTuple):

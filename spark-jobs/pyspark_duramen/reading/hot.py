@@ -1,8 +1,8 @@
 """Reads a range of a log by a proxy, as rows: what bookies have, or a proxy fetches for them.
 
-The next answer is asked for while one is made into rows. What is missing (truncated, lost) is a
-gap's row or the end of the task, as the policy says; a sequence number that is missing without a
-reason is an error. Called by `reading.reader` and `streaming.reader`, in executors.
+The next answer is asked for while one is made into rows. What is gone (truncated, lost) is a gap's
+row or the end of the task, as the policy says; a hole is a row always. An answer that ends before
+the range does is an error. Called by `reading.reader` and `streaming.reader`, in executors.
 Source: docs/protocol/read-answers.md.
 """
 
@@ -24,7 +24,7 @@ from duramen.units import MIB
 from duramen.wire.record_batch import BatchError
 from pyspark_duramen.catalog import RETRY_S
 from pyspark_duramen.options import OnTruncation
-from pyspark_duramen.reading.columns import make_rows, open_pieces
+from pyspark_duramen.reading.columns import BatchSlice, make_rows, open_pieces
 from pyspark_duramen.reading.gaps import GapReason, RecordGap, make_gap_row, refuse_gap
 from pyspark_duramen.reading.ranges import LogRange
 
@@ -66,14 +66,17 @@ class HotReader:
             except BatchError as error:
                 detail = f"the records of {'/'.join(wanted.log)} at {at} came damaged: {error}"
                 raise DuramenError("internal", detail) from error
-            at = found
-            for piece in pieces:
-                if piece.first < at:
-                    detail = f"record {piece.first} of {'/'.join(wanted.log)} came twice"
-                    raise DuramenError("internal", detail)
-                at = piece.end
-            if pieces:
-                yield make_rows(pieces, wanted.log, self._schema)
+            if gap is not None:
+                at = found
+            for run in _divide(pieces, wanted.log, at):
+                if run[0].first > at:
+                    yield self._note(RecordGap(GapReason.HOLE, at, run[0].first), wanted.log)
+                yield make_rows(run, wanted.log, self._schema)
+                at = run[-1].end
+            end = min(cut.end, wanted.end)
+            if at < end:
+                yield self._note(RecordGap(GapReason.HOLE, at, end), wanted.log)
+                at = end
             if at >= wanted.end:
                 return
         if at < wanted.end:
@@ -81,7 +84,7 @@ class HotReader:
             raise DuramenError("internal", detail)
 
     def _note(self, gap: RecordGap, log: tuple[str, str]) -> pa.RecordBatch:
-        if self._policy is OnTruncation.FAIL:
+        if self._policy is OnTruncation.FAIL and gap.reason is not GapReason.HOLE:
             raise refuse_gap(gap, log)
         return make_gap_row(gap, log, self._schema)
 
@@ -105,6 +108,31 @@ class HotReader:
         )  # fmt: skip
 
 
+def _divide(
+    pieces: list[BatchSlice], log: tuple[str, str], first: int
+) -> Iterator[list[BatchSlice]]:
+    """Pieces that follow one another without a hole.
+
+    Args:
+        first: nothing before it may come again.
+
+    Raises:
+        DuramenError: `internal`: a record came twice.
+    """
+    run: list[BatchSlice] = []
+    for piece in pieces:
+        if piece.first < first:
+            detail = f"record {piece.first} of {'/'.join(log)} came twice"
+            raise DuramenError("internal", detail)
+        if run and piece.first > first:
+            yield run
+            run = []
+        run.append(piece)
+        first = piece.end
+    if run:
+        yield run
+
+
 def _begin_of(cut: CutAnswer) -> int:
     """The first record that is there, of those that were asked for."""
     for known in (cut.answer.moved_to, cut.answer.first_seq_num):
@@ -114,7 +142,7 @@ def _begin_of(cut: CutAnswer) -> int:
 
 
 def _find_gap(cut: CutAnswer, first: int, end: int) -> RecordGap | None:
-    """Why records are missing; None: no record ever had these numbers (a hole)."""
+    """What is gone, before what came; None: no record ever had these numbers (a hole)."""
     if cut.answer.moved_to is not None:
         return RecordGap(GapReason.TRUNCATED, first, end)
     return None if cut.lost is None else RecordGap(GapReason.LOST, first, end)

@@ -170,7 +170,8 @@ def _reads(twin: AdminTwin) -> list[tuple[str, Read]]:
 
     return [
         ("/v1/namespaces/{ns}/logs/{log}/records/tail",
-         lambda r: {"tail": state.find_log(*_log_of(r)).encode_tail()}),
+         lambda r: dict.fromkeys(
+             ("tail", "released", "acknowledged"), state.find_log(*_log_of(r)).encode_tail())),
         ("/v1/namespaces/{ns}/logs/{log}/segments", lambda r: state.list_segments(*_log_of(r))),
         (_LOG, lambda r: state.show_log(*_log_of(r))),
         (_NAMESPACE, lambda r: state.show_namespace(_namespace_of(r))),

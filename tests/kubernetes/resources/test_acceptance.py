@@ -164,7 +164,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("Log", {"namespace": "-shop"}, "beginning and ending with a letter or digit"),
     ("Log", {"name": "_orders"}, hint("write 1 to 255")),
     ("Log", {"ackMode": "ordered"}, 'unknown field "spec.ackMode"'),
-    ("Log", {"ack_mode": "out_of_order"}, 'supported values: "ordered"'),
+    ("Log", {"ack_mode": "late"}, 'supported values: "ordered", "out_of_order"'),
     ("Log", replicated(ensembleSize=3), 'unknown field "spec.replication.ensembleSize"'),
     ("Log", replicated(ensemble_size=65), "should be less than or equal to 64"),
     (

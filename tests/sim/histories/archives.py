@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from duramen.config import read_log_config
+from duramen.config import parse_log_config
 from duramen.core.cold_copy import ColdCopy
 from duramen.core.log_node import LogNode
 from duramen.core.segment import Segment, Totals
@@ -24,7 +24,7 @@ WHOLE = (0, 1, 2)
 
 def make_log(policy: str = "move", keep_hot: str = "0s") -> LogNode:
     """A log of which nobody has produced anything up to its first epoch."""
-    config = read_log_config({"tiering": {"policy": policy, "keep_hot": keep_hot}})
+    config = parse_log_config({"tiering": {"policy": policy, "keep_hot": keep_hot}})
     log = LogNode(LOG, "ns", "log", config, next_epoch=Epoch(3), last_clean_epoch=1)
     return replace(log, snapshot_lsn=lsn_of(Epoch(2), NOTHING))
 

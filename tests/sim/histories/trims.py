@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from duramen.config import LogConfig, read_log_config
+from duramen.config import LogConfig, parse_log_config
 from duramen.core.log_node import LogNode
 from duramen.ids import EntryId, Epoch, ledger_of, lsn_of
 from duramen.units import HOUR
@@ -78,7 +78,7 @@ def change(h: History, before: LogNode, **fields: Any) -> LogNode:
 
 
 def make_log(**retention: str) -> LogNode:
-    config = read_log_config({"retention": retention})
+    config = parse_log_config({"retention": retention})
     return LogNode(LOG, "ns", "log", config, next_epoch=Epoch(3), last_clean_epoch=1)
 
 

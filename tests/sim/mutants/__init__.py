@@ -22,6 +22,7 @@ from tests.sim.mutants import (
     exactly_once,
     flexible,
     healing,
+    hints,
     life,
     readers,
     repair,
@@ -45,6 +46,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
     **healing.MUTANTS,
     **readers.MUTANTS,
     **flexible.MUTANTS,
+    **hints.MUTANTS,
 }
 
 

@@ -322,7 +322,7 @@ class _Sink:
         self._subscriber.pass_truncated(left_seq_num)
         return b""
 
-    def pass_lost(self, position: str) -> bytes:
+    def pass_lost(self, lost: DataLost) -> bytes:
         self._subscriber.pass_lost()
         return b""
 

@@ -3,7 +3,8 @@
 Part of `checkers`. A row goes out of a CLOSED segment, or gets another place, only while what
 became durable at the rows that are left satisfies RP for every entry that somebody may still read;
 in one that is not closed no row goes. Whoever is not repair changes no row. Who is said to be
-drained is named by no segment of which something may be read.
+drained is named by no segment of which something may be read. Who recovers a segment closes it only
+when the entries that it found satisfy RP (R24).
 
 What is held is what became durable at some time; a disk that was lost longer ago than evidence may
 be old holds nothing. Source: R26, docs/protocol/repair.md "Repair of a flexible segment".
@@ -11,7 +12,7 @@ be old holds nothing. Source: R26, docs/protocol/repair.md "Repair of a flexible
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from duramen.core.flexible.repair.evidence import EntryRange
 from duramen.core.flexible.segment import FlexibleSegment
@@ -88,6 +89,21 @@ class MapRecord:
                     known[held] = segment.replication.is_satisfied_by(nodes)
                 what = "the rows that are left hold too little of entry", number, "of", segment
                 self._tally.check("R26", known[held], *what)
+
+    def on_recovered(
+        self,
+        segment: FlexibleSegment,
+        ledger: LedgerHoldings,
+        entries: Iterable[int],
+        gone: Collection[Member],
+    ) -> None:
+        """D2: what recovery found above LNG is durable where RP asks for it, gone disks apart."""
+        rows = [row for row in segment.nodes if row.member not in gone]
+        bits = [(self._bit_of(row.member), row.node) for row in rows]
+        for number in entries:
+            held = ledger.any_holders(EntryId(number))
+            is_kept = segment.replication.is_satisfied_by([node for b, node in bits if b & held])
+            self._tally.check("D2", is_kept, "recovered entry", number, "is short in", segment)
 
     def on_drained(self, member: Member, named: Iterable[FlexibleSegment]) -> None:
         """A bookie may go now, says the metadata.

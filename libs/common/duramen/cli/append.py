@@ -2,8 +2,9 @@
 
 The lines are cut in bulk (`line_batches`), sent as binary batches, one in flight (`bulk_append`).
 The batches have a producer, so that one of unknown fate is sent again for as long as there is time
-and stored once; if it stays uncertain the command says which lines and how to go on. Ctrl-C or
-SIGTERM waits for the batch in flight, so that the position is certain; a second one does not wait,
+and stored once; if it stays uncertain the command says which lines and how to go on. Logs that
+acknowledge out of order take no producers: --no-producer goes on without that. Ctrl-C or SIGTERM
+waits for the batch in flight, so that the position is certain; a second one does not wait,
 and says which lines may or may not be stored.
 
 Called by `cli.main`. Source: docs/cli.md, docs/testing.md "Histories".
@@ -58,7 +59,7 @@ from duramen.units import SECOND, format_duration, format_size, parse_duration_u
 from duramen.wire.record_batch import PRODUCER_ID_BYTES_MAX
 
 FACTS: Final = CommandFacts(
-    frozenset({"--url", "--data", "--producer", "--batch-bytes"}), (URL_VARIABLE,)
+    frozenset({"--url", "--data", "--producer", "--no-producer", "--batch-bytes"}), (URL_VARIABLE,)
 )
 """What advice may speak of (`shell.advice`); a test compares it with the command's flags."""
 
@@ -84,6 +85,10 @@ def append(
             help="id of the producer, up to 64 characters; it fences earlier runs of this id"
         ),
     ] = None,
+    no_producer: Annotated[
+        bool,
+        Parameter(negative="", help="for logs out of order: end at a batch of unknown fate"),
+    ] = False,
     linger: Annotated[
         str, Parameter(help="how long a line of a pipe waits for others, such as 50ms")
     ] = "0ms",
@@ -111,10 +116,7 @@ def append(
     linger_us = _parse_linger_us(linger)
     if skip_lines < 0:
         raise UsageError("--skip-lines is a number of lines, 0 or more")
-    producer_id = f"append-{secrets.token_hex(8)}" if producer is None else producer
-    is_printable = producer_id.isascii() and producer_id.isprintable()
-    if not is_printable or not 0 < len(producer_id) <= PRODUCER_ID_BYTES_MAX:
-        raise UsageError(f"--producer {producer_id}: 1 to 64 printable ASCII characters")
+    producer_id = _choose_producer(producer, is_without=no_producer)
     target = find_url(url, data, "write_url")
     cutter = LineCutter(batch_bytes=size_bytes, skip_lines=skip_lines)
     with ExitStack() as stack:
@@ -252,6 +254,18 @@ def _report(
             say(f"stored up to line {line}: go on with --skip-lines {line}")
         else:
             say("nothing of this run is stored: begin again with the same command")
+
+
+def _choose_producer(producer: str | None, *, is_without: bool) -> str | None:
+    if is_without:
+        if producer is not None:
+            raise UsageError("give --producer or --no-producer")
+        return None
+    chosen = f"append-{secrets.token_hex(8)}" if producer is None else producer
+    is_printable = chosen.isascii() and chosen.isprintable()
+    if not is_printable or not 0 < len(chosen) <= PRODUCER_ID_BYTES_MAX:
+        raise UsageError(f"--producer {chosen}: 1 to 64 printable ASCII characters")
+    return chosen
 
 
 def _parse_batch_bytes(text: str) -> int:

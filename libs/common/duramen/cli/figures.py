@@ -52,6 +52,7 @@ def summarize_read(figures: ReadFigures) -> dict[str, Any]:
         "first_seq_num": figures.first_seq_num,
         "end_seq_num": figures.end_seq_num,
         "answers": figures.answer_count,
+        **({"missing": figures.missing_count} if figures.missing_count else {}),
     }
 
 
@@ -73,6 +74,8 @@ def format_figures(summary: dict[str, Any]) -> str:
         text += f"; seq {summary['first_seq_num']} … {summary['end_seq_num'] - 1}"
     elif "last_dlsn" in summary:
         text += f"; the last batch at {summary['last_dlsn']}, its sequence number is not known yet"
+    if summary.get("missing"):
+        text += agree(f"; {summary['missing']:,} numbers in holes")
     return text
 
 

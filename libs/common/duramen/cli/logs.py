@@ -49,7 +49,8 @@ _PAGE_COUNT = 1_000
 """Rows of a page: as many as a proxy gives at once."""
 
 _SEGMENT_COLUMNS = (
-    "epoch", "state", "start_seq_num", "records", "bytes", "lost", "copies", "created", "completed",
+    "epoch", "state", "start_seq_num", "records", "bytes", "holes", "lost", "copies", "created",
+    "completed",
     "txids", "first_timestamp", "last_timestamp",
 )  # fmt: skip
 
@@ -149,6 +150,28 @@ def show(
     return ExitCode.OK
 
 
+@log_app.command
+def tail(
+    log: LogText, /, *, url: UrlOption = None, data: DataOption = DATA_DEFAULT,
+    json: JsonOption = False,
+) -> int:  # fmt: skip
+    """Show where a log ends: what is released to readers, and what is acknowledged.
+
+    The two differ for a while in logs that acknowledge out of order.
+
+    Exit codes: 0 shown; 1 refused or failed; 2 usage.
+    """
+    name = parse_argument(parse_log, log)
+    target = find_url(url, data, "read_url")
+
+    async def show_both(client: RestClient) -> dict[str, dict[str, Any]]:
+        marks = ("released", "acknowledged")
+        return {mark: await client.show_tail(name[0], name[1], mark) for mark in marks}
+
+    print_object(call_proxy(target, show_both), is_json=json)
+    return ExitCode.OK
+
+
 @log_app.command(name="list")
 def list_logs(
     namespace: Annotated[
@@ -208,15 +231,18 @@ def segments(
         rows = [
             {
                 **row,
-                "lost": _format_lost(row.get("lost") or ()),
+                "holes": _format_ranges(row.get("holes") or ()),
+                "lost": _format_ranges(row.get("lost") or ()),
                 "copies": _format_copies(row),
                 "txids": _format_txids(row),
             }
             for row in answer.get("segments", [])
             if isinstance(row, dict)
         ]
+        has_holes = any(row["holes"] for row in rows)
+        columns = [name for name in _SEGMENT_COLUMNS if name != "holes" or has_holes]
         show_rows(
-            {"segments": rows}, "segments", _SEGMENT_COLUMNS, is_json=False,
+            {"segments": rows}, "segments", columns, is_json=False,
             droppable=("created", "completed"),
         )  # fmt: skip
     return ExitCode.OK
@@ -290,8 +316,8 @@ def print_object(value: dict[str, Any], *, is_json: bool) -> None:
         print(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode())
 
 
-def _format_lost(ranges: Sequence[Sequence[int]]) -> str | None:
-    """Entries whose loss a person has accepted."""
+def _format_ranges(ranges: Sequence[Sequence[int]]) -> str | None:
+    """Entries that are not there, in a hole or lost."""
     return ", ".join(f"{first}-{last}" for first, last in ranges) or None
 
 

@@ -3,7 +3,8 @@
 So a file of lines that was appended comes back identical; only a missing line feed at its very end
 is there afterwards. With `--json` each record is an object on its own line, with its positions;
 `--format line` has number, time and body for people. `tail` is `read` from the last records on.
-A reader of the output that goes away (`| head`) ends the command quietly.
+A reader of the output that goes away (`| head`) ends the command quietly. Holes are told on
+standard error, where they are met.
 
 Called by `cli.main`. Source: docs/cli.md, docs/protocol/read-answers.md "JSON".
 """
@@ -134,8 +135,11 @@ def _read(
         client = open_client(target)
         reader = BulkReader(client, *name, timeout_s=timeout_s)
         reading = asyncio.ensure_future(
-            reader.run(position, text, count=count, is_following=is_following, sink=sink)
-        )
+            reader.run(
+                position, text, count=count, is_following=is_following, sink=sink,
+                on_hole=say_hole,
+            )
+        )  # fmt: skip
         asyncio.get_running_loop().add_signal_handler(signal.SIGINT, reading.cancel)
         code = ExitCode.OK
         try:
@@ -152,6 +156,12 @@ def _read(
         return code
 
     return run_async(run())
+
+
+def say_hole(first: int, end: int) -> None:
+    """Numbers without a record, to standard error: the output has records alone."""
+    numbers = f"seq:{first}" if end - first == 1 else f"seq:{first} to seq:{end - 1}"
+    say(f"{numbers}: a hole, no record was ever acknowledged there")
 
 
 def write_bodies(found: list[Records]) -> None:

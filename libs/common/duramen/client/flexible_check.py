@@ -11,7 +11,7 @@ Called by `log_verifier`. Source: docs/protocol/flexible.md "Verifying copies", 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -88,8 +88,14 @@ def compare_nodes(
             doubt = None if member in found else _find_doubt(sight, entry)
             if doubt is not None:
                 report.add(FaultKey(segment.epoch, doubt[0], member, doubt[1]), entry)
-    report.lost_count += sum(
-        max(0, min(last, piece.last) - max(first, piece.first) + 1) for first, last in segment.lost
+    report.lost_count += _count_within(segment.lost, piece)
+    report.hole_count += _count_within(segment.holes, piece)
+
+
+def _count_within(ranges: Sequence[tuple[EntryId, EntryId]], piece: NodesPiece) -> int:
+    """Entries of ranges that lie in a piece."""
+    return sum(
+        max(0, min(last, piece.last) - max(first, piece.first) + 1) for first, last in ranges
     )
 
 

@@ -88,6 +88,8 @@ class ReplicaReport:
     good_copy_count: int = 0
     lost_count: int = 0
     """Entries whose loss a person has accepted; they are no fault."""
+    hole_count: int = 0
+    """Entries that were never acknowledged and that nobody is to hold."""
     released_count: int = 0
     """Segments that have left the bookies: `duramen archive verify` looks at those."""
     segments: list[dict[str, Any]] = field(default_factory=list)
@@ -116,6 +118,7 @@ class ReplicaReport:
             "copies": self.copy_count,
             "good_copies": self.good_copy_count,
             "lost_entries": self.lost_count,
+            "hole_entries": self.hole_count,
             "released_segments": self.released_count,
             "segments": self.segments,
             "findings": [
@@ -160,6 +163,7 @@ def compare(
         holders = piece.holders_of(entry)
         if not holders:
             report.lost_count += piece.segment.lost_at(entry) is not None
+            report.hole_count += piece.segment.hole_at(entry) is not None
             continue
         report.entry_count += 1
         report.copy_count += len(holders)

@@ -44,6 +44,7 @@ from duramen.wire.read_answers import (
 )
 
 _CONNECT_TIMEOUT: Final = timedelta(seconds=2)
+_ASKS_ELSEWHERE: Final = "?redirect=owner_region"
 _KEEP_ALIVE: Final = timedelta(seconds=5)
 """HTTP/2: a proxy that is frozen or cut off is noticed by pings."""
 
@@ -77,13 +78,25 @@ class BulkReadAnswer(NamedTuple):
     next_position: str
     is_at_tail: bool
     first_seq_num: int | None = None
-    """Of the first record that was asked for; the first batch may begin before it."""
+    """Of what was asked for first: the first batch may begin before it, or a hole lies between."""
     moved_to: int | None = None
     """The position was truncated: the oldest record that is left has this sequence number."""
     is_ended: bool = False
     """The log has ended, and this answer reached its end."""
     home: str | None = None
     """The url of the proxy that serves this log best, where the answer names one."""
+
+
+class SentElsewhereError(Exception):
+    """Nothing was appended: a proxy in the region of the log's owner is to be asked.
+
+    Args:
+        url: of that proxy.
+    """
+
+    def __init__(self, url: str) -> None:
+        super().__init__(f"the log's owner is reached through {url}")
+        self.url = url
 
 
 class CallObserver(Protocol):
@@ -307,10 +320,15 @@ class RestClient:
         """The sequence number that the next record will get. Raises as `get_json`."""
         return int((await self.show_tail(namespace, log))["seq_num"])
 
-    async def show_tail(self, namespace: str, log: str) -> dict[str, Any]:
-        """The mark behind the last record, linearizable. Raises as `get_json`."""
+    async def show_tail(self, namespace: str, log: str, name: str = "tail") -> dict[str, Any]:
+        """The mark behind the last record, linearizable. Raises as `get_json`.
+
+        Args:
+            name: which one of the answer; `acknowledged` may be behind the others.
+        """
         answer = await self.get_json(f"{_log_path(namespace, log)}/records/tail")
-        mark = answer.get("tail", answer)
+        # A proxy of before knows one of them.
+        mark = answer.get(name, answer.get("tail", answer))
         if not isinstance(mark, dict) or not isinstance(mark.get("seq_num"), int):
             raise PeerError(f"{self.url} names no tail: {answer!r}")
         return mark
@@ -332,17 +350,22 @@ class RestClient:
         batch: bytes,
         *,
         conditions: Sequence[tuple[str, str]] = (),
+        may_be_elsewhere: bool = False,
     ) -> Appended:
         """Append one encoded record batch, atomically.
 
         Args:
             conditions: the headers of docs/protocol/rest.md "Append" that say them.
+            may_be_elsewhere: ask to be told where the log's owner is in another region.
 
         Raises:
+            SentElsewhereError: it is (`may_be_elsewhere` only); nothing was appended.
             DuramenError: refused; with `uncertain` set the batch may or may not be stored.
             UnreachableError: no connection was made; safe to repeat.
         """
         path = f"{_log_path(namespace, log)}/records"
+        if may_be_elsewhere:
+            path += _ASKS_ELSEWHERE
         try:
             response = await self._send(
                 "POST", path, body=batch, media=MEDIA_TYPE, headers=conditions
@@ -455,6 +478,8 @@ class RestClient:
             raise translate(error, self.url) from error
         if response.status >= 300:
             answer = await _read_body(response)
+            if response.status == 307 and path.endswith(_ASKS_ELSEWHERE):
+                raise _parse_elsewhere(response.get_header("location"), path, self.url)
             must_tell = _must_tell_fate(method, path)
             raise parse_problem(response.status, answer, must_tell=must_tell)
         return response
@@ -464,8 +489,16 @@ def _must_tell_fate(method: str, path: str) -> bool:
     """Whether it matters to the caller that the call may have been done: another time may be one
     too many."""
     if method == "POST":
-        return path.endswith(("/records", ":fence"))
+        return path.removesuffix(_ASKS_ELSEWHERE).endswith(("/records", ":fence"))
     return method == "PATCH" and "?config_version=" in path
+
+
+def _parse_elsewhere(location: str | None, path: str, url: str) -> SentElsewhereError | PeerError:
+    """Where an append is sent: the same call, without asking a second time."""
+    path = path.removesuffix(_ASKS_ELSEWHERE)
+    if location is None or not location.endswith(path):
+        return PeerError(f"{url} sends an append to {location!r}")
+    return SentElsewhereError(location.removesuffix(path))
 
 
 def parse_problem(status: int, body: bytes, *, must_tell: bool) -> DuramenError:

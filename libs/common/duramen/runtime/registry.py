@@ -89,28 +89,39 @@ def _describe(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 async def refuse_unspoken(store: MetadataStore, paths: Paths, field: str) -> None:
-    """Refuse a configuration that makes compressed entries while a process is there that does not
-    say that it reads them.
+    """Refuse a configuration while a process is there that does not say that it understands it.
 
     A courtesy to an upgrade under way: who is not registered now may come (R4). What an older
-    process must not do to such an entry it does not do in any case: it knows no version 2.
+    process must not do with it, it does not do in any case: it knows no compressed entry, and does
+    not start on the tree of a cluster with `out_of_order` logs.
+
+    Args:
+        field: `compression` or `ack_mode`.
 
     Raises:
         DuramenError: `invalid_argument`, naming who must be upgraded first.
     """
+    kind, what, parents = {
+        "compression": (
+            "entry", "compressed entries are not read",
+            (paths.available, paths.sequencers, paths.read_proxies),
+        ),
+        "ack_mode": (
+            "ack_mode", "out_of_order is not known",
+            (paths.sequencers, paths.write_proxies, paths.read_proxies),
+        ),
+    }[field]  # fmt: skip
     older: list[str] = []
-    for parent in (paths.available, paths.sequencers, paths.read_proxies):
+    for parent in parents:
         for name in await store.children(parent) or ():
             found = await store.get(f"{parent}/{name}")
-            if found is not None and not understands(read_node(found.data), ("entry",)):
+            if found is not None and not understands(read_node(found.data), (kind,)):
                 older.append(name)
     if older:
         more = "" if len(older) <= _NAMED_MAX else f" and {len(older) - _NAMED_MAX} more"
         named = ", ".join(sorted(older)[:_NAMED_MAX])
         raise DuramenError(
-            "invalid_argument",
-            f"{field}: compressed entries are not read by {named}{more}: upgrade first",
-            field=field,
+            "invalid_argument", f"{field}: {what} by {named}{more}: upgrade first", field=field
         )
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from duramen.config import read_log_config
+from duramen.config import parse_log_config
 from duramen.core.log_node import LogNode
 from duramen.core.metadata_log.marks import MetadataMarks
 from duramen.errors import DuramenError
@@ -245,7 +245,7 @@ def _read_log(version: int, document: dict[str, Any]) -> LogNode:
             log_id=LogId(read_number(take("log_id"))),
             namespace=take("namespace"),
             name=take("name"),
-            config=read_log_config(take("config")),
+            config=parse_log_config(take("config")),
             config_version=check_whole(take("config_version")),
             next_epoch=Epoch(check_whole(take("next_epoch"))),
             last_clean_epoch=check_whole(take("last_clean_epoch")),

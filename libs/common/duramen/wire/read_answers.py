@@ -25,7 +25,8 @@ MEDIA_TYPE: Final = "application/vnd.duramen.batch"
 MAGIC: Final = b"DBRS"
 
 START_HEADER: Final = "Duramen-Start"
-"""`seq:N` of the first record that was asked for; the first batch may begin before it."""
+"""`seq:N` of what was asked for first: a record, or a hole before it; the first batch may begin
+before."""
 
 NEXT_HEADER: Final = "Duramen-Next"
 MOVED_HEADER: Final = "Duramen-Moved-To"

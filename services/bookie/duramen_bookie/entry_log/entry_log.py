@@ -344,8 +344,8 @@ class EntryLog:
         with self._lock:
             newer = self._files_of.get(row.ledger_id, ())
         for other in newer:
-            if other is file:
-                return True
+            if other.file_id == file.file_id:
+                return True  # also if its index was made anew: that is the same file
             if other.pin():
                 try:
                     if other.index.find(row.ledger_id, row.entry_id) is not None:
@@ -365,6 +365,11 @@ class EntryLog:
                     file.live_bytes -= ledger.record_bytes
 
     # --- What is known ---------------------------------------------------------------------------
+
+    def find_file(self, file_id: int) -> EntryLogFile | None:
+        """The file in force with that id."""
+        with self._lock:
+            return self._files.get(file_id)
 
     def list_files(self) -> list[EntryLogFile]:
         """The files in force, oldest first."""

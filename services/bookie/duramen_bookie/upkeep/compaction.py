@@ -24,6 +24,7 @@ from duramen_bookie.storage import Storage
 from duramen_bookie.upkeep.checkpointing import begin_compaction, has_room
 from duramen_bookie.upkeep.pacing import Pace
 from duramen_bookie.upkeep.settling import Carrier
+from duramen_bookie.upkeep.transfer import Transfer
 
 _FRAME_BYTES: Final = 2 * BLOCK_BYTES
 """Of a data file beside its records: header and END."""
@@ -64,7 +65,7 @@ class Compaction:
             if live_ratio(file) <= ratio and (
                 file.live_bytes == 0 or has_room(self._storage, file.row_count, file.live_bytes)
             ):
-                begin = partial(begin_compaction, self._storage, file)
+                begin = partial(self._begin, file.file_id)
                 is_done = await self._carrier.carry_out(begin, self._pace)
                 if not is_done:
                     break
@@ -76,9 +77,19 @@ class Compaction:
         """Make damaged indexes anew."""
         for file in self._storage.entry_log.list_files():
             if file.is_index_damaged:
-                rebuild = partial(self._storage.rebuild_index, file.ref)
-                await self._carrier.work_alone(rebuild)
-                self._rebuilt_count += 1
+                await self._carrier.work_alone(partial(self._rebuild_index, file.file_id))
+
+    def _begin(self, file_id: int) -> Transfer | None:
+        """As the file is now: its index may have been made anew while it waited for its turn."""
+        file = self._storage.entry_log.find_file(file_id)
+        return None if file is None else begin_compaction(self._storage, file)
+
+    def _rebuild_index(self, file_id: int) -> None:
+        """For a thread; the file may have been compacted while it waited for its turn."""
+        file = self._storage.entry_log.find_file(file_id)
+        if file is not None and file.is_index_damaged:
+            self._storage.rebuild_index(file.ref)
+            self._rebuilt_count += 1
 
     def statistics(self) -> dict[str, Any]:
         """What was done since the start."""

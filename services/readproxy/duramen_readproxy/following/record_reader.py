@@ -23,7 +23,7 @@ from duramen.core.reading.effects import Deliver
 from duramen.core.reading.feed_window import FedEntry, Position
 from duramen.core.reading.reader import ReaderLimits
 from duramen.errors import DuramenError, Retry
-from duramen.ids import EntryId, ledger_of
+from duramen.ids import EntryId, Epoch, ledger_of
 from duramen.runtime.reading.bookies import RangeFetcher, read_clock_us
 from duramen.runtime.reading.log_reader import DataLost, LogCursor, Truncated
 from duramen.runtime.reading.metadata import LogFollower
@@ -32,6 +32,7 @@ from duramen.units import MS, SECOND
 from duramen.wire.entry import EntryInfo, read_entry_info
 from duramen_readproxy.answers import Pick, place_delivered
 from duramen_readproxy.following.feed import Feeds, LogFeed
+from duramen_readproxy.gaps import EntryRange, describe_hole, find_hole
 
 AHEAD_PAUSE_US: Final = 100 * MS
 """How long a reader waits that is behind its feed, and knows of nothing to read."""
@@ -178,6 +179,10 @@ class RecordReader:
         assert self._cursor is not None, "a feed ends before a loss"
         self._cursor.pass_loss()
 
+    def find_hole(self, epoch: Epoch, entry_id: EntryId) -> EntryRange | None:
+        """The hole that ends before an entry that came."""
+        return find_hole(self._follower, epoch, entry_id)
+
     def touch(self, entry_id: EntryId) -> None:
         """The answer has come to this entry of what was taken last."""
         self._touched = entry_id
@@ -246,6 +251,9 @@ async def fill(
                     raise
                 return None
             if delivered is not None:
+                _pass_hole(reader, pick, delivered)
+                if pick.is_full:
+                    continue
                 for placed in place_delivered(delivered):
                     reader.touch(placed.dlsn.entry)
                     if not pick.offer(placed):
@@ -258,6 +266,16 @@ async def fill(
     # Full just where the end seemed to be: say so only if it was there since the question.
     tail = end or await find_reach()
     return _sure(tail) if tail.seq_num == pick.next_seq_num else None
+
+
+def _pass_hole(reader: RecordReader, pick: Pick, delivered: Deliver) -> None:
+    """Tell of the hole that lies before entries: between them there is none."""
+    entry_id, body = delivered.entries[0]
+    wanted = pick.wanted_seq_num
+    first = delivered.start_seq_num + read_entry_info(body).first_position
+    if first > wanted:
+        gap = describe_hole(reader.find_hole, delivered.epoch, entry_id, wanted, first)
+        pick.pass_hole(gap, first)
 
 
 async def _go_on(

@@ -19,6 +19,7 @@ import orjson
 
 from duramen.core.reading.effects import Deliver
 from duramen.ids import LogId, ledger_of
+from duramen.runtime.reading.log_reader import DataLost
 from duramen.runtime.reading.positioning.positions import Start
 from duramen.runtime.reading.tail import Tail
 from duramen.wire.entry import read_entry_info
@@ -33,6 +34,7 @@ from duramen_readproxy.following.encodings import (
     cut_pieces,
 )
 from duramen_readproxy.following.resume import ResumeId
+from duramen_readproxy.gaps import HoleFinder, describe_gap, describe_hole
 from duramen_readproxy.parameters import Form, ReadRequest
 
 RETRY_LINE: Final = b"retry: 1000\n\n"
@@ -49,15 +51,22 @@ class StreamForm(abc.ABC):
     Args:
         start: records before it are not shown.
         shared: encodings of the process.
+        find: of the holes that the stream passes.
     """
 
     opening: bytes = b""
     """Sent once, before everything else."""
 
     def __init__(
-        self, log_id: LogId, start: Start, wanted: ReadRequest, shared: SharedEncodings
+        self,
+        log_id: LogId,
+        start: Start,
+        wanted: ReadRequest,
+        shared: SharedEncodings,
+        find: HoleFinder,
     ) -> None:
         self._log_id = log_id
+        self._find_hole = find
         self._shared = shared
         self._start = start
         self._wanted = wanted
@@ -96,13 +105,16 @@ class StreamForm(abc.ABC):
 
     def pass_truncated(self, left_seq_num: int) -> bytes:
         """What came before this record was truncated."""
-        note = self._gap("truncated", f"seq:{self.wanted_seq_num}", f"seq:{left_seq_num}")
+        begin, end = f"seq:{self.wanted_seq_num}", f"seq:{left_seq_num}"
+        note = {"kind": "truncated", "from": begin, "next": end}
         self._pick.next_seq_num = left_seq_num
         return self.encode_note("gap", note)
 
-    def pass_lost(self, position: str) -> bytes:
-        """What came before this position is lost."""
-        note = self._gap("lost", self.next_position, position)
+    def pass_lost(self, lost: DataLost) -> bytes:
+        """What was to come next is lost."""
+        gap, position = lost.gap, f"dlsn:{lost.next_dlsn}"
+        entries = gap.first, gap.last
+        note = describe_gap("lost", self.next_position, position, gap.epoch, entries)
         self._position = position
         return self.encode_note("gap", note)
 
@@ -140,12 +152,15 @@ class StreamForm(abc.ABC):
         for entry_id, body in delivered.entries:
             info = read_entry_info(body)
             first = delivered.start_seq_num + info.first_position
-            if info.record_count and first > self.wanted_seq_num and self._position is None:
-                gap = self._gap("hole", f"seq:{self.wanted_seq_num}", f"seq:{first}")
-                self._pick.next_seq_num = first
+            wanted = self.wanted_seq_num
+            if self._position is not None:  # what is lost, with a hole behind it, was told
+                self._pick.next_seq_num, self._position = max(first, wanted), None
+            elif first > wanted:
+                gap = describe_hole(self._find_hole, delivered.epoch, entry_id, wanted, first)
+                self._pick.go_behind(first)
                 yield self.encode_note("gap", gap)
-            if info.record_count:
-                self._position = None
+                if self.is_full:
+                    return
             if self._is_bounded or first < self._start.seq_num:
                 yield from cut_pieces(self._cut(delivered, body))
                 if self.is_full:
@@ -183,9 +198,6 @@ class StreamForm(abc.ABC):
         documents = self._pick.drain()
         return self._encode(documents, self._resume()) if documents else b""
 
-    def _gap(self, kind: str, begin: str, end: str) -> Document:
-        return {"kind": kind, "from": begin, "next": end}
-
 
 class LineForm(StreamForm):
     """NDJSON: a record a line; notes only where they were asked for, since every line of a stream
@@ -218,11 +230,11 @@ class EventForm(StreamForm):
 
 
 def make_form(
-    log_id: LogId, start: Start, wanted: ReadRequest, shared: SharedEncodings
+    log_id: LogId, start: Start, wanted: ReadRequest, shared: SharedEncodings, find: HoleFinder
 ) -> StreamForm:
     """The form that was asked for: NDJSON or events."""
     kind = EventForm if wanted.form is Form.EVENTS else LineForm
-    return kind(log_id, start, wanted, shared)
+    return kind(log_id, start, wanted, shared, find)
 
 
 def encode_event(kind: str, document: Document, resume: ResumeId | None) -> bytes:

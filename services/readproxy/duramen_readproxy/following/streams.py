@@ -194,7 +194,7 @@ class _Stream:
         if isinstance(gap, Truncated):
             return self._form.pass_truncated(gap.left_seq_num)
         self._reader.pass_loss()
-        return self._form.pass_lost(f"dlsn:{gap.next_dlsn}")
+        return self._form.pass_lost(gap)
 
 
 class ClientStream(StreamingResponse):

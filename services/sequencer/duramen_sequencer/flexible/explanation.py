@@ -10,7 +10,8 @@ R22, R26.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Literal
 
 from duramen.core.flexible.nodeset import ServingBookie
 from duramen.core.flexible.nodeset_plan import make_nodeset_rule, plan_nodeset
@@ -25,6 +26,7 @@ from duramen.runtime.public.cluster_answers import (
     MisplacedCopyAnswer,
     NodesetAnswer,
     NodesetMemberAnswer,
+    NodesetPlaceAnswer,
     ViolationAnswer,
 )
 from duramen.units import agree
@@ -58,6 +60,7 @@ def describe_nodeset(
         ],
         waived=[waived.detail for waived in plan.chosen.waived],
         may_be_away=list(_list_spare(nodes, serving, rule)),
+        places=_list_places(nodes, rule.wanted),
         reopens=reopens,
     )  # fmt: skip
 
@@ -69,13 +72,14 @@ def _answer(
     refusal: str | None = None,
     waived: Sequence[str] = (),
     may_be_away: Sequence[str] = (),
+    places: Sequence[NodesetPlaceAnswer] = (),
     reopens: Sequence[str] = (),
 ) -> NodesetAnswer:
     wanted = rule.wanted
     return NodesetAnswer(
         node=wanted.node, rack=wanted.rack, region=wanted.region, extras=wanted.extras,
         tolerate=rule.tolerate, nodes=list(nodes), refusal=refusal, waived=list(waived),
-        may_be_away=list(may_be_away), reopens=list(reopens),
+        may_be_away=list(may_be_away), places=list(places), reopens=list(reopens),
     )  # fmt: skip
 
 
@@ -86,26 +90,45 @@ def _list_spare(
     broken = {lack.rule for lack in find_lacks(count_places(nodes), count_places(everybody), rule)}
     if rule.tolerate and not broken & {0, 1, 2}:
         yield agree(f"any {rule.tolerate} nodes")
-    if _can_spare([(node.region, node.rack) for node in nodes], nodes, rule.wanted):
+    if _can_spare(_lose_each("rack", nodes, rule.wanted)):
         yield "any one rack"
     regions = {node.region for node in everybody if node.place != UNKNOWN}
     away_count = len(regions) - (rule.regions_that_must_suffice or len(regions))
     if away_count > 1 and 4 not in broken:
         yield f"any {away_count} regions"
-    elif _can_spare([node.region for node in nodes], nodes, rule.wanted):
+    elif _can_spare(_lose_each("region", nodes, rule.wanted)):
         yield "any one region"
 
 
-def _can_spare(
-    places: Sequence[object], nodes: Sequence[PlacedBookie], wanted: ReplicationProperty
-) -> bool:
-    """Whether any one of the places may be away; each node's is named."""
-    for place in dict.fromkeys(places):
+def _can_spare(places: Iterable[NodesetPlaceAnswer]) -> bool:
+    return all(place.appendable and place.recoverable for place in places)
+
+
+def _list_places(
+    nodes: Sequence[PlacedBookie], wanted: ReplicationProperty
+) -> list[NodesetPlaceAnswer]:
+    regions = list(_lose_each("region", nodes, wanted))
+    return [*_lose_each("rack", nodes, wanted), *(regions if len(regions) > 1 else ())]
+
+
+def _lose_each(
+    kind: Literal["rack", "region"], nodes: Sequence[PlacedBookie], wanted: ReplicationProperty
+) -> Iterator[NodesetPlaceAnswer]:
+    """What still works with one place away, for each; nobody else is taken for away (R26)."""
+    places = [_name_place(kind, node) for node in nodes]
+    for place in sorted(set(places)):
         away = [node for node, at in zip(nodes, places, strict=True) if at == place]
         rest = [node for node, at in zip(nodes, places, strict=True) if at != place]
-        if not wanted.is_satisfied_by(rest) or wanted.is_satisfied_by(away):
-            return False
-    return True
+        yield NodesetPlaceAnswer(
+            kind=kind, place=place, nodes=len(away),
+            appendable=wanted.is_satisfied_by(rest), recoverable=not wanted.is_satisfied_by(away),
+        )  # fmt: skip
+
+
+def _name_place(kind: Literal["rack", "region"], node: PlacedBookie) -> str:
+    if kind == "region":
+        return node.region
+    return "" if node.place == UNKNOWN else f"{node.region}/{node.rack}"
 
 
 def find_narrowness(

@@ -1,4 +1,5 @@
-"""Raises the format of the cluster's tree to 2, before the first flexible log is stored.
+"""Raises the format of the cluster's tree to 2, before the first log is stored that needs it: one
+that is flexible, or that acknowledges out of order.
 
 From then on no bookie or sequencer starts that knows format 1 alone. Who is registered already is
 asked first: each must say in its node that it understands flexible segments, and every bookie must
@@ -24,6 +25,7 @@ from duramen.wire.nodes.formats import understands
 _TRIES: Final = 20
 _SEGMENTS: Final = ("segment", "envelope")
 _ENTRIES: Final = ("envelope",)
+_LOGS: Final = {"copysets": "flexible logs", "ack_mode": "logs with ack_mode out_of_order"}
 _NAMED_MAX: Final = 20
 """Processes that a refusal names; more are counted."""
 
@@ -38,8 +40,11 @@ class TreeFormat:
         self._node: dict[str, Any] = {}
         self._version = 0
 
-    async def check(self) -> None:
-        """Whether the tree takes flexible logs, or could; changes nothing.
+    async def check(self, field: str) -> None:
+        """Whether the tree takes such logs, or could; changes nothing.
+
+        Args:
+            field: what asks for it, `copysets` or `ack_mode`.
 
         Raises:
             DuramenError: `placement_impossible`, with who does not understand them;
@@ -47,10 +52,13 @@ class TreeFormat:
             MetadataError: the metadata store cannot be reached (retry).
         """
         if not await self._look():
-            await self._check_everybody()
+            await self._check_everybody(field)
 
-    async def ensure(self) -> None:
-        """Have the tree take flexible logs.
+    async def ensure(self, field: str) -> None:
+        """Have the tree take such logs.
+
+        Args:
+            field: as of `check`.
 
         Raises:
             DuramenError: as `check`; `metadata_unavailable`: it may be raised or not, the call may
@@ -60,7 +68,7 @@ class TreeFormat:
         for _ in range(_TRIES):
             if await self._look():
                 return
-            await self._check_everybody()
+            await self._check_everybody(field)
             # Read again in any case: the node decides (R3).
             with contextlib.suppress(Conflict, OutcomeUnknown):
                 await self._store.set(
@@ -81,7 +89,7 @@ class TreeFormat:
             self._is_raised = _read_format(self._node) >= FORMAT
         return self._is_raised
 
-    async def _check_everybody(self) -> None:
+    async def _check_everybody(self, field: str) -> None:
         """Read anew: what is followed elsewhere may be a moment old."""
         paths = self._paths
         mute = []
@@ -104,7 +112,8 @@ class TreeFormat:
         registered = await self._store.children(paths.bookies) or ()
         absent = [f"bookie {name}" for name in sorted(registered) if name not in living]
         if mute or absent:
-            raise DuramenError("placement_impossible", _explain(mute, absent), field="copysets")
+            detail = f"the cluster takes no {_LOGS[field]} yet: {_explain(mute, absent)}"
+            raise DuramenError("placement_impossible", detail, field=field)
 
     async def _read_all(self, parent: str) -> dict[str, dict[str, Any]]:
         """Name → fields; a node that is not understood says nothing."""
@@ -136,7 +145,7 @@ def _explain(mute: list[str], absent: list[str]) -> str:
             f"not there, so that nobody knows its version: {_name(absent)}; start it, or have its "
             "loss accepted"
         )
-    return "the cluster takes no flexible logs yet: " + "; ".join(parts)
+    return "; ".join(parts)
 
 
 def _name(processes: list[str]) -> str:

@@ -29,7 +29,8 @@ def check(
 ) -> int:  # fmt: skip
     """Check every fragment of every live segment against the log's racks and regions.
 
-    Of a log with flexible copysets it explains the nodeset: who is in it, and who may be away.
+    Of a log with flexible copysets it explains the nodeset: who is in it, who may be away, and what
+    still works without each rack and region.
 
     Exit codes: 0 all is well; 1 something breaks the rule, or refused or failed; 2 usage.
     """
@@ -69,10 +70,25 @@ def _format_nodeset(nodeset: dict[str, Any] | None) -> Iterator[str]:
     count = len(nodeset["nodes"])
     yield f"nodeset: {agree(f'{count} bookies')}: {members}"
     yield f"may be away: {' or '.join(nodeset['may_be_away']) or 'nobody'}"
+    for place in nodeset["places"]:
+        yield _format_place(place)
     for waived in nodeset["waived"]:
         yield f"waived: {waived}"
     for reason in nodeset["reopens"]:
         yield f"the open epoch makes way: {reason}"
+
+
+def _format_place(place: dict[str, Any]) -> str:
+    """What still works while a rack or region is away."""
+    named = f"{place['kind']} {place['place']}" if place["place"] else "the unknown place"
+    left = {
+        (True, True): "appends and recovery go on",
+        (True, False): "appends go on; what was stored last may lie there alone: no recovery",
+        (False, True): "appends wait; recovery goes on",
+        (False, False): "appends and recovery wait",
+    }[place["appendable"], place["recoverable"]]
+    count = place["nodes"]
+    return f"without {named} ({agree(f'{count} bookies')}): {left}"
 
 
 def _format(violation: dict[str, Any]) -> str:

@@ -137,6 +137,8 @@ def _show(log: str, found: dict[str, Any]) -> None:
             print(f"e{segment['epoch']}  told nothing: {names}")
     if found["lost_entries"]:
         print(agree(f"lost, and that was accepted: {found['lost_entries']:,} entries"))
+    if found.get("hole_entries"):
+        print(agree(f"in holes, never acknowledged: {found['hole_entries']:,} entries"))
     if found["released_segments"]:
         print(
             agree(f"in the cold store alone: {found['released_segments']:,} segments before these")

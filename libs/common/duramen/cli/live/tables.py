@@ -11,7 +11,7 @@ Called by `live.sql`. Source: docs/cli.md "sql".
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
@@ -160,7 +160,8 @@ async def _load_segments(sources: Sources) -> list[Row]:
         {
             **segment,
             "log": log,
-            "lost_entries": sum(last - first + 1 for first, last in segment.get("lost") or ()),
+            "lost_entries": _count_entries(segment.get("lost")),
+            "hole_entries": _count_entries(segment.get("holes")),
             "fragments": len(segment["fragments"]) if "fragments" in segment else None,
             "property": _format_property(segment.get("property")),
             "cold_bytes": (segment.get("cold_copy") or {}).get("bytes"),
@@ -168,6 +169,10 @@ async def _load_segments(sources: Sources) -> list[Row]:
         for log, segment in await sources.segments()
     ]
     return _pick(rows, (column.name for column in _SEGMENTS))
+
+
+def _count_entries(ranges: Sequence[Sequence[int]] | None) -> int:
+    return sum(last - first + 1 for first, last in ranges or ())
 
 
 async def _load_fragments(sources: Sources) -> list[Row]:
@@ -250,6 +255,7 @@ _SEGMENTS: Final = (
     SqlColumn("first_timestamp", "TEXT", "of its first record; NULL: not known yet"),
     SqlColumn("last_timestamp", "TEXT", "the greatest; NULL until it is closed"),
     SqlColumn("lost_entries", "INTEGER", "whose loss a person accepted"),
+    SqlColumn("hole_entries", "INTEGER", "that were never acknowledged and are not there"),
     SqlColumn("created", "TEXT", "RFC 3339"),
     SqlColumn("completed", "TEXT", "RFC 3339; NULL until it is closed"),
     SqlColumn("hot_copies", "TEXT", "kept, or released: the bookies may have dropped it"),

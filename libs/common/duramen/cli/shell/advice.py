@@ -49,6 +49,12 @@ ADVICE: Final[Mapping[str, str | Sequence[str]]] = {
     "log_deleted": "have it back with duramen log undelete NAMESPACE/LOG, while that is possible",
     "log_ended": "append to another log: this one takes no more records",
     "log_held": "append where its writer runs, or stop that one: the log is free a moment later",
+    "needs_ordered": (
+        "append with --no-producer, or change the log's ack_mode: duramen log reconfigure",
+        "leave out what needs order, or change the log's ack_mode: duramen log reconfigure",
+    ),
+    "mode_changing": "see duramen log show NAMESPACE/LOG for the ack_mode that it is to have",
+    "not_appended": "append the same again: it is certainly not stored",
     "condition_failed": "read what is there now, then decide anew",
     "fencing_token_mismatch": "another writer has taken over: stop this one",
     "producer_fenced": (

@@ -53,6 +53,7 @@ class SyncClient:
         timeout: float = 30.0,
         retry: RetryPolicy | None = None,
         http2: bool = True,
+        follow_owner: bool = False,
     ) -> None:
         """Make a client and start its thread; it connects with the first call.
 
@@ -64,6 +65,9 @@ class SyncClient:
             retry: which calls are repeated, and for how long; None: `RetryPolicy()`.
             http2: one HTTP/2 connection to each proxy. False: HTTP/1.1, for an ingress that speaks
                 nothing else; producers then have one batch on its way at a time.
+            follow_owner: append through a proxy in the region of the log's owner, where that is
+                another one than the region of `url`. The proxies there have to be reached from here
+                by the addresses that they are registered with.
 
         Raises:
             DuramenError: `invalid_argument`: no http:// or https:// url; a retry fails again.
@@ -72,7 +76,14 @@ class SyncClient:
             with SyncClient("http://localhost:7301") as client:
                 client["shop"].ensure()
         """
-        self._client = Client(url, read_url=read_url, timeout=timeout, retry=retry, http2=http2)
+        self._client = Client(
+            url,
+            read_url=read_url,
+            timeout=timeout,
+            retry=retry,
+            http2=http2,
+            follow_owner=follow_owner,
+        )
         self._portal = Portal()
         self._is_closed = False
 
@@ -471,6 +482,23 @@ class SyncLog:
             count = log.tail().seq_num
         """
         return self._portal.call(self._log.tail())
+
+    def acknowledged(self) -> Mark:
+        """Find the mark behind the highest record that is acknowledged, released or not.
+
+        It is behind `tail` only of a log with `ack_mode: out_of_order`, and only for a while: what
+        lies before it and is not released yet is given to readers later, or told as a gap.
+
+        Returns:
+            A `Mark`.
+
+        Raises:
+            DuramenError: `data_unavailable` and those of `SyncLog`; a retry of the first is safe.
+
+        Example:
+            waiting = log.acknowledged().seq_num - log.tail().seq_num
+        """
+        return self._portal.call(self._log.acknowledged())
 
     def segments(self) -> list[dict[str, Any]]:
         """List the live segments, oldest first.

@@ -84,8 +84,9 @@ class CoreClient:
             self._store, self._paths, self._on_maintenance, self._count_changing
         )
         self._reading = make_reading(
-            self._store, self._paths, Place(region, rack), cache_bytes, cold_store
-        )
+            self._store, self._paths, Place(region, rack), cache_bytes, cold_store,
+            client=self._client,
+        )  # fmt: skip
 
     async def __aenter__(self) -> Self:
         """Connect.

@@ -20,6 +20,7 @@ from duramen.runtime.reading.bookies import Bookies, RangeFetcher
 from duramen.runtime.reading.cache import EntryCache
 from duramen.runtime.reading.cold_reads import open_cold_reads
 from duramen.runtime.reading.metadata import Catalog, LogFollower
+from duramen.runtime.reading.owner_word import OwnerWords
 from duramen.runtime.reading.positioning.log_view import LiveLog
 from duramen.runtime.reading.positioning.positions import Positions
 from duramen.runtime.reading.tail import TailFinder
@@ -74,11 +75,18 @@ def make_owning(
 
 
 def make_reading(
-    store: MetadataStore, paths: Paths, here: Place, cache_bytes: int, cold_store: str | None
+    store: MetadataStore,
+    paths: Paths,
+    here: Place,
+    cache_bytes: int,
+    cold_store: str | None,
+    *,
+    client: PeerClient,
 ) -> ReadParts:
     """Parts that read. The cache is there for what is read ahead of a reader, for no more.
 
     Args:
+        client: asks the owners of logs.
         cold_store: URL of the archive; None: what lies there alone cannot be read.
 
     Raises:
@@ -87,6 +95,5 @@ def make_reading(
     bookies = Bookies(store, paths.available, here, SystemRandom())
     cold = open_cold_reads(cold_store, store, paths)
     fetcher = RangeFetcher(bookies, EntryCache(cache_bytes), cold)
-    return ReadParts(
-        bookies, fetcher, Catalog(store, paths), TailFinder(bookies, fetcher), Positions()
-    )
+    tails = TailFinder(bookies, fetcher, OwnerWords(store, paths, client).ask)
+    return ReadParts(bookies, fetcher, Catalog(store, paths), tails, Positions())

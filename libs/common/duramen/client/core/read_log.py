@@ -28,6 +28,7 @@ from duramen.ids import Dlsn, EntryId
 from duramen.runtime.reading.log_reader import LogCursor, Truncated
 from duramen.runtime.reading.metadata import LogFollower
 from duramen.runtime.reading.positioning.positions import Start
+from duramen.runtime.reading.tail import Tail
 from duramen.texts import check_log_name, check_namespace, parse_position
 from duramen.units import MIB
 from duramen.wire.entry import EntryError, read_entry_info
@@ -108,13 +109,28 @@ class ReadLog:
             DuramenError: `namespace_not_found`, `log_not_found`, `log_deleted`: a retry is refused
                 again. `data_unavailable`, `metadata_unavailable`: a retry is safe.
         """
+        tail = await self._find_tail()
+        return _make_mark(tail, tail.entry, tail.seq_num, tail.timestamp_ms)
+
+    async def acknowledged(self) -> Mark:
+        """Find the mark behind the highest record that is acknowledged, released or not.
+
+        It is behind `tail` only of a log with `ack_mode: out_of_order`, and only for a while.
+
+        Returns:
+            A `Mark`.
+
+        Raises:
+            DuramenError: those of `tail`.
+        """
+        tail = await self._find_tail()
+        end = tail.acknowledged or (tail.entry, tail.seq_num, tail.timestamp_ms)
+        return _make_mark(tail, *end)
+
+    async def _find_tail(self) -> Tail:
         tail = await self._reading.tails.find(await self._find())
         tail.check_sure()
-        return Mark(
-            tail.seq_num,
-            tail.timestamp_ms if tail.seq_num else None,
-            str(Dlsn(tail.epoch, tail.entry, 0)),
-        )
+        return tail
 
     async def _find(self) -> LogFollower:
         return await self._reading.catalog.find(self.namespace, self.name)
@@ -176,6 +192,11 @@ class ReadLog:
             yield ReadBatch((), moved_to, is_at_tail=True, moved_to=Moved(text, moved_to))
 
 
+def _make_mark(tail: Tail, entry: EntryId, seq_num: int, timestamp_ms: int) -> Mark:
+    dlsn = Dlsn(tail.epoch, entry, 0)
+    return Mark(seq_num, timestamp_ms if seq_num else None, str(dlsn))
+
+
 def _find_stop(first: int, count: int | None, until: int | None) -> int | None:
     if count is None:
         return until
@@ -208,12 +229,14 @@ def _open(
 ) -> list[ReadBatch]:
     """What of delivered entries was asked for, as readers get it."""
     try:
+        last = read_entry_info(delivered.entries[-1][1])
+        end = max(wanted, delivered.start_seq_num + last.totals.record_count)
         placed = [
             batch
             for _, body in delivered.entries
             for batch in place_batches(body, delivered.epoch, delivered.start_seq_num)
         ]
-        answer = BulkReadAnswer(placed, "", is_at_tail, wanted, moved_to)
+        answer = BulkReadAnswer(placed, f"seq:{end}", is_at_tail, wanted, moved_to)
         return make_batches(CutAnswer(answer, text, wanted, stop))
     except (BatchError, EntryError) as error:
         raise DuramenError("internal", f"stored records are not valid: {error}") from error

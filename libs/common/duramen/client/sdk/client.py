@@ -46,6 +46,7 @@ class Client:
         timeout: float = 30.0,
         retry: RetryPolicy | None = None,
         http2: bool = True,
+        follow_owner: bool = False,
     ) -> None:
         """Make a client; it connects with the first call.
 
@@ -57,6 +58,9 @@ class Client:
             retry: which calls are repeated, and for how long; None: `RetryPolicy()`.
             http2: one HTTP/2 connection to each proxy. False: HTTP/1.1, for an ingress that speaks
                 nothing else; producers then have one batch on its way at a time.
+            follow_owner: append through a proxy in the region of the log's owner, where that is
+                another one than the region of `url`. The proxies there have to be reached from here
+                by the addresses that they are registered with.
 
         Raises:
             DuramenError: `invalid_argument`: no http:// or https:// url; a retry fails again.
@@ -72,6 +76,7 @@ class Client:
             policy=retry or RetryPolicy(),
             timeout_s=timeout,
             has_http2=http2,
+            follows_owner=follow_owner,
         )
 
     async def __aenter__(self) -> Self:

@@ -2,7 +2,8 @@
 
 Any proxy answers every call. One of them has the log in its cache already, and may say so in its
 answers (`Duramen-Home: url`); reads of the log go there from then on, and back to the first url as
-soon as that proxy gives no answer. Used by `sdk.session`. Bounded in logs and in proxies.
+soon as that proxy gives no answer. In the same way appends go to a proxy in the region of the log's
+owner, where the client asks for that. Used by `sdk.session`. Bounded in logs and in proxies.
 """
 
 from __future__ import annotations

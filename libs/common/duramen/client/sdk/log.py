@@ -292,8 +292,7 @@ class Log:
         batch = encode_records(items, lane, codec)
 
         async def send() -> Appended:
-            write = self._session.write
-            appended = await write.append(*self._key, batch, conditions=conditions)
+            appended = await self._session.append(self._key, batch, conditions)
             return check_count(appended, len(items))
 
         return await self._deliver(send, may_be_sent_twice=lane is not None)
@@ -353,7 +352,7 @@ class Log:
         session = self._session
 
         async def send(batch: bytes, record_count: int) -> Appended:
-            appended = await session.write.append(*self._key, batch, conditions=conditions)
+            appended = await session.append(self._key, batch, conditions)
             return check_count(appended, record_count)
 
         return Producer(
@@ -454,6 +453,24 @@ class Log:
             count = (await log.tail()).seq_num
         """
         return read_mark(await self._session.run(lambda: self._session.read.show_tail(*self._key)))
+
+    async def acknowledged(self) -> Mark:
+        """Find the mark behind the highest record that is acknowledged, released or not.
+
+        It is behind `tail` only of a log with `ack_mode: out_of_order`, and only for a while: what
+        lies before it and is not released yet is given to readers later, or told as a gap.
+
+        Returns:
+            A `Mark`.
+
+        Raises:
+            DuramenError: `data_unavailable` and those of `Log`; a retry of the first is safe.
+
+        Example:
+            waiting = (await log.acknowledged()).seq_num - (await log.tail()).seq_num
+        """
+        show = self._session.read.show_tail
+        return read_mark(await self._session.run(lambda: show(*self._key, "acknowledged")))
 
     async def segments(self) -> list[dict[str, Any]]:
         """List the live segments, oldest first.

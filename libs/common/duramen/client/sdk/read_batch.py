@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import orjson
+
 from duramen.client.records import Records
 from duramen.client.sdk.values import Lost, Moved
 from duramen.ids import Dlsn
@@ -34,7 +36,7 @@ class ReadBatch:
         lost: records that were to come before these are lost for ever, as a person has accepted;
             the batch may be empty then.
         missing_count: so many sequence numbers before this batch belong to no record: a hole of an
-            `out_of_order` log, or, with `lost`, records that are lost.
+            `out_of_order` log, or, with `lost`, records that are lost. The batch may be empty then.
         is_at_tail: nothing was behind these records when they were read.
     """
 
@@ -87,7 +89,9 @@ class ReadBatch:
 
         Returns:
             A `pyarrow.Table`: `seq_num`, `epoch`, `entry`, `slot`, `txid` (null without),
-            `timestamp_ms`, `headers` (list of name and value), `body`.
+            `timestamp_ms`, `headers` (list of name and value), `body`. Where something is missing
+            before it the schema's metadata have `duramen.gap`: JSON with `kind` (`hole` or
+            `lost`), `from` and `next`.
 
         Raises:
             ImportError: pyarrow is not installed: `pip install 'duramen[arrow]'`.
@@ -117,8 +121,19 @@ class ReadBatch:
             "body": (self.bodies, pa.binary()),
         }
         return pa.table(
-            [pa.array(values, kind) for values, kind in columns.values()], names=list(columns)
+            [pa.array(values, kind) for values, kind in columns.values()],
+            names=list(columns),
+            metadata=self._describe_gap(),
         )
+
+    def _describe_gap(self) -> dict[str, str] | None:
+        gap = {"kind": "hole", "from": f"seq:{self.first - self.missing_count}"}
+        gap["next"] = f"seq:{self.first}"
+        if self.lost is not None:
+            gap = {"kind": "lost", "from": self.lost.wanted, "next": self.lost.next}
+        elif not self.missing_count:
+            return None
+        return {"duramen.gap": orjson.dumps(gap).decode()}
 
     def _collect(self, column: Any) -> list[Any]:
         return [value for piece in self._pieces for value in column(piece)]

@@ -46,6 +46,23 @@ class CutAnswer(NamedTuple):
     stop: int | None
     lost: Lost | None = None
 
+    @property
+    def end(self) -> int:
+        """The sequence number at which reading goes on, or ends."""
+        end = int(self.answer.next_position.removeprefix("seq:"))
+        return end if self.stop is None else min(end, self.stop)
+
+    @property
+    def hole_count(self) -> int:
+        """So many sequence numbers before `end` belong to no record: a hole ends the answer."""
+        ends = [
+            batch.end_seq_num
+            for batch in self.answer.batches
+            if self.stop is None or batch.seq_num < self.stop
+        ]
+        known = [*ends[-1:], *([] if self.first is None else [self.first])]
+        return max(0, self.end - max(known)) if known else 0
+
 
 def format_position(position: str | int | datetime) -> str:
     """A position in the grammar of docs/protocol/rest.md "Records".
@@ -113,9 +130,10 @@ async def follow_answers(
             if not is_last:
                 wait_ms = FOLLOW_WAIT_MS if is_following else 0
                 request = asyncio.ensure_future(ask(text, wait_ms))
-            if answer.batches or answer.moved_to is not None or lost is not None:
-                yield CutAnswer(answer, wanted, first, stop, lost)
-                first, lost = next_seq_num, None
+            cut = CutAnswer(answer, wanted, first, stop, lost)
+            if answer.batches or answer.moved_to is not None or lost is not None or cut.hole_count:
+                yield cut
+            first, lost = next_seq_num, None
             if is_last:
                 return
     finally:
@@ -161,7 +179,8 @@ def open_answer(cut: CutAnswer) -> list[Records]:
 
 
 def make_batches(cut: CutAnswer) -> list[ReadBatch]:
-    """The answer as readers get it: one batch, or more where sequence numbers are missing inside.
+    """The answer as readers get it: one batch, or more where sequence numbers are missing inside;
+    an empty one behind them where they are missing at its end.
 
     Raises:
         BatchError: a batch is damaged.
@@ -175,15 +194,7 @@ def make_batches(cut: CutAnswer) -> list[ReadBatch]:
         else:
             runs.append([piece])
     if not runs:
-        if moved is None and cut.lost is None:
-            return []
-        first = _find_first(answer)
-        missing_count = 0 if cut.lost is None or cut.first is None else first - cut.first
-        empty = ReadBatch(
-            (), first, is_at_tail=answer.is_at_tail, moved_to=moved, lost=cut.lost,
-            missing_count=missing_count,
-        )  # fmt: skip
-        return [empty]
+        return _make_empty(cut, moved)
     made = []
     expected = cut.first
     for index, run in enumerate(runs):
@@ -191,14 +202,33 @@ def make_batches(cut: CutAnswer) -> list[ReadBatch]:
         batch = ReadBatch(
             run,
             first,
-            is_at_tail=answer.is_at_tail and index == len(runs) - 1,
+            is_at_tail=answer.is_at_tail and index == len(runs) - 1 and not cut.hole_count,
             moved_to=moved if index == 0 else None,
             lost=cut.lost if index == 0 else None,
             missing_count=0 if expected is None else first - expected,
         )
         expected = batch.end
         made.append(batch)
+    if cut.hole_count:
+        made += _make_empty(cut._replace(lost=None), None)
     return made
+
+
+def _make_empty(cut: CutAnswer, moved: Moved | None) -> list[ReadBatch]:
+    """What an answer tells besides its records: that something is missing, if it is."""
+    first = _find_first(cut.answer)
+    missing_count = cut.hole_count
+    if cut.lost is not None:
+        missing_count = 0 if cut.first is None else first - cut.first
+    elif cut.hole_count:
+        first = cut.end
+    elif moved is None:
+        return []
+    empty = ReadBatch(
+        (), first, is_at_tail=cut.answer.is_at_tail, moved_to=moved, lost=cut.lost,
+        missing_count=missing_count,
+    )  # fmt: skip
+    return [empty]
 
 
 def _find_first(answer: BulkReadAnswer) -> int:

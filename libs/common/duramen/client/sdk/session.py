@@ -8,16 +8,21 @@ Used by `sdk.client`, `sdk.log` and `sdk.producer`. Source: docs/sdk.md.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
-from duramen.client.rest_client import BulkReadAnswer, RestClient
+from duramen.client.rest_client import (
+    Appended,
+    BulkReadAnswer,
+    RestClient,
+    SentElsewhereError,
+)
 from duramen.client.retry import Pauses, Repeat, RetryBudget, RetryPolicy, repeat
 from duramen.client.sdk.faults import translate_fault
 from duramen.client.sdk.homes import KnownHomes, LogName
 from duramen.client.sdk.reader import check_progress
 from duramen.errors import DuramenError
-from duramen.runtime.http_client import PeerError
+from duramen.runtime.http_client import PeerError, UnreachableError
 from duramen.wire.record_batch import BatchProducer
 
 T = TypeVar("T")
@@ -37,6 +42,7 @@ class Session:
         policy: RetryPolicy,
         timeout_s: float,
         has_http2: bool,
+        follows_owner: bool,
     ) -> None:
         def connect(url: str) -> RestClient:
             return RestClient(url, has_http2=has_http2, timeout_s=timeout_s)
@@ -47,11 +53,14 @@ class Session:
         self.has_http2 = has_http2
         self.budget = RetryBudget()
         self.homes = KnownHomes(self.read, connect)
+        self._follows_owner = follows_owner
+        self._owners = KnownHomes(self.write, connect)
         self._lanes: dict[LogName, list[BatchProducer]] = {}
 
     async def close(self) -> None:
         """Close every connection."""
         await self.homes.close()
+        await self._owners.close()
         await self.read.close()
         if self.write is not self.read:
             await self.write.close()
@@ -93,6 +102,33 @@ class Session:
             raise
         self.homes.learn(log, answer.home)
         return answer
+
+    async def append(
+        self, log: LogName, batch: bytes, conditions: Sequence[tuple[str, str]]
+    ) -> Appended:
+        """One try to append; in the region of the log's owner, where the client wants that.
+
+        A proxy there that takes no connection, or leaves the fate open, is not asked again before
+        it is named again. Raises as `RestClient.append`.
+        """
+        proxy, is_asking = self._owners.find(log), self._follows_owner
+        while True:
+            try:
+                return await proxy.append(
+                    *log, batch, conditions=conditions, may_be_elsewhere=is_asking
+                )
+            except SentElsewhereError as elsewhere:
+                self._owners.learn(log, elsewhere.url)
+                proxy, is_asking = self._owners.find(log), False
+            except UnreachableError:
+                self._owners.forget(log)
+                if proxy is self.write:
+                    raise
+                proxy, is_asking = self.write, False
+            except DuramenError as error:
+                if error.uncertain or error.code == "server_draining":
+                    self._owners.forget(log)
+                raise
 
     def take_lane(self, log: LogName) -> BatchProducer | None:
         """A producer for one append that nothing else uses now; None where the policy needs none.

@@ -51,14 +51,16 @@ class NodesetPlan:
             return False
         return serving is self.serving or plan_nodeset(log, serving) == self
 
-    def make_segment(self, log: LogNode, *, nonce: str, created_unix_ms: int) -> FlexibleSegment:
+    def make_segment(
+        self, log: LogNode, *, ack_mode: str, nonce: str, created_unix_ms: int
+    ) -> FlexibleSegment:
         """The segment of the log's next epoch."""
         return FlexibleSegment.opened(
             log.log_id,
             log.next_epoch,
             self.rule.wanted,
             self.chosen.nodes,
-            ack_mode=log.config.ack_mode,
+            ack_mode=ack_mode,
             placement="strict" if self.rule.is_strict else "prefer",
             created_unix_ms=created_unix_ms,
             nonce=nonce,

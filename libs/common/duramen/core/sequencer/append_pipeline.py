@@ -146,7 +146,9 @@ class AppendPipeline:
         """Make the next entry of what waits and is admitted."""
         unix_ms = self._context.unix_ms(now_us)
         draw = self._transmit.take
-        appends = self.admission.take(draw, writer, log.totals, now_us=now_us, unix_ms=unix_ms)
+        appends = self.admission.take(
+            draw, writer, log.totals, log.config.ack_mode, now_us=now_us, unix_ms=unix_ms
+        )
         if not appends:
             return
         self._has_state = self._has_state or self.admission.has_taken_state()
@@ -162,10 +164,25 @@ class AppendPipeline:
         if is_wanted and writer.state in (WriterState.OPEN, WriterState.CHANGING):
             self._send_snapshot(writer, now_us)
 
+    def may_change_mode(self, wanted_mode: str, now_us: int) -> bool:
+        """Whether the next epoch may acknowledge as the configuration wants it (R29)."""
+        if wanted_mode == "ordered":
+            return True
+        self._forget_unused(now_us)
+        return self.admission.is_stateless
+
+    def list_state(self, now_us: int) -> list[str]:
+        """What the next owner would have to know, for people: a token, producers by name."""
+        self._forget_unused(now_us)
+        return self.admission.list_state()
+
+    def _forget_unused(self, now_us: int) -> None:
+        before_ms = self._context.unix_ms(now_us) - self._expire_after_us // MS
+        self.admission.table.forget_unused(before_ms, self.admission.in_flight)
+
     def _send_snapshot(self, writer: SegmentWriter, now_us: int) -> None:
         table = self.admission.table
-        before_ms = self._context.unix_ms(now_us) - self._expire_after_us // MS
-        table.forget_unused(before_ms, self.admission.in_flight)
+        self._forget_unused(now_us)
         if table.is_empty:
             return
         self._has_state = True

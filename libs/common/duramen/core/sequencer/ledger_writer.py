@@ -168,6 +168,15 @@ class LedgerWriter:
         return self._change.change_count
 
     @property
+    def rewaved_count(self) -> int:
+        """No waves: an entry stays with its write set."""
+        return 0
+
+    def explain_waves(self) -> str:
+        """None."""
+        return ""
+
+    @property
     def round_done(self) -> int:
         """The last ack round that succeeded: an ack set took a LAC, unsealed, after it began."""
         return self._round.done

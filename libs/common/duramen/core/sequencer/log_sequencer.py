@@ -129,6 +129,11 @@ class LogSequencer:
         return self.state is not LogState.IDLE and not self.intent.is_close_only
 
     @property
+    def knows_state(self) -> bool:
+        """Whether producers and token of the log are known here."""
+        return self.open_epoch is not None and self.takeover is None
+
+    @property
     def is_changing(self) -> bool:
         """Whether appends wait for a change of the nodes that may have been sent."""
         is_replacing = self.writer is not None and self.writer.state is WriterState.CHANGING
@@ -364,6 +369,7 @@ class LogSequencer:
         """The writer heard something, and these entries are acknowledged by it."""
         if entries:
             assert self.view is not None
+            ours.note_acknowledged(entries)
             self.pipeline.acknowledge(ours.writer, self.view.log, entries, now_us)
             self._shortage.end()
         self._follow(ours.follow_writer(now_us), now_us)

@@ -113,12 +113,31 @@ def fits(plan: SegmentPlan, log: LogNode, context: SequencerContext) -> bool:
 
 
 def make_segment(
-    log: LogNode, plan: SegmentPlan, *, nonce: str, created_unix_ms: int
+    view: LogView, plan: SegmentPlan, *, nonce: str, created_unix_ms: int
 ) -> AnySegment:
-    """The segment of the log's next epoch."""
+    """The segment of the log's next epoch.
+
+    Args:
+        view: of the log before that epoch is opened.
+    """
+    log, ack_mode = view.log, choose_ack_mode(view)
     if isinstance(plan, NodesetPlan):
-        return plan.make_segment(log, nonce=nonce, created_unix_ms=created_unix_ms)
-    return new_segment(log, plan, nonce=nonce, created_unix_ms=created_unix_ms)
+        return plan.make_segment(
+            log, ack_mode=ack_mode, nonce=nonce, created_unix_ms=created_unix_ms
+        )
+    return new_segment(log, plan, ack_mode=ack_mode, nonce=nonce, created_unix_ms=created_unix_ms)
+
+
+def choose_ack_mode(view: LogView) -> str:
+    """How the log's next epoch acknowledges (R29).
+
+    The configuration's mode is a wish. While an older epoch is not closed its mode stays, since
+    nobody knows yet what it left behind. `out_of_order` follows only upon epochs that are known to
+    have left no producers and no token: of an epoch of that mode nobody ever reads them back.
+    """
+    if view.segments:
+        return view.segments[-1][0].ack_mode
+    return view.log.config.ack_mode if view.log.is_stateless else "ordered"
 
 
 def explain_unplaced(log: LogNode, context: SequencerContext) -> str:
@@ -158,7 +177,7 @@ def choose_segment(
 
 
 def new_segment(
-    log: LogNode, choice: PlacementChoice, *, nonce: str, created_unix_ms: int
+    log: LogNode, choice: PlacementChoice, *, ack_mode: str, nonce: str, created_unix_ms: int
 ) -> Segment:
     """The segment of the log's next epoch."""
     return Segment(
@@ -166,7 +185,7 @@ def new_segment(
         epoch=log.next_epoch,
         quorum=choice.quorum,
         fragments=(Fragment(EntryId(0), choice.ensemble),),
-        ack_mode=log.config.ack_mode,
+        ack_mode=ack_mode,
         placement=choice.config.placement,
         created_unix_ms=created_unix_ms,
         nonce=nonce,
@@ -194,7 +213,7 @@ def propose_new_epoch(view: LogView, context: SequencerContext, now_us: int) -> 
     if plan is None:
         return explain_unplaced(view.log, context)
     nonce, unix_ms = context.new_nonce(), context.unix_ms(now_us)
-    segment = make_segment(view.log, plan, nonce=nonce, created_unix_ms=unix_ms)
+    segment = make_segment(view, plan, nonce=nonce, created_unix_ms=unix_ms)
     by_hint = context.hints.has(view.log.log_id, now_us)
     return propose_claim(view, segment, context.sequencer_id, by_hint=by_hint)
 

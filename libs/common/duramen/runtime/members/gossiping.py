@@ -57,6 +57,7 @@ class Gossiping:
         made: their registrations.
         bookies: where the registered bookies are, which can be asked to ping.
         now_us: the monotonic clock.
+        rng: decides whom it asks first; one of its own, if None.
     """
 
     def __init__(
@@ -68,8 +69,9 @@ class Gossiping:
         bookies: Callable[[], Mapping[BookieId, str]] = dict,
         *,
         now_us: Callable[[], int] = read_clock_us,
+        rng: random.Random | None = None,
     ) -> None:
-        self._gossip = Gossip(self_id, random.Random())
+        self._gossip = Gossip(self_id, random.Random() if rng is None else rng)
         self._peers = peers
         self._nodes = nodes
         self._made = made

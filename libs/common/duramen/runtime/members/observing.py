@@ -27,6 +27,8 @@ class Observing:
     Args:
         nodes: the roster of sequencers now, id → fields with `data_url`.
         on_away: somebody is away who was not.
+        now_us: the monotonic clock.
+        rng: decides whom it asks first; one of its own, if None.
     """
 
     def __init__(
@@ -36,8 +38,10 @@ class Observing:
         nodes: Callable[[], Mapping[str, Mapping[str, Any]]],
         on_away: Callable[[], None],
         now_us: Callable[[], int] = read_clock_us,
+        *,
+        rng: random.Random | None = None,
     ) -> None:
-        self._observer = Observer(random.Random())
+        self._observer = Observer(random.Random() if rng is None else rng)
         self._question = pack_question(MemberQuestion(self_id, 0, is_observer=True))
         self._peers = peers
         self._nodes = nodes

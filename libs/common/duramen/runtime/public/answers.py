@@ -119,9 +119,17 @@ class HeadAnswer(Answer):
 
 
 class TailAnswer(Answer):
-    """Where a log ends."""
+    """Where a log ends: `tail`, and beside it by their names what that is.
+
+    They differ only for a while, in a log with `ack_mode: out_of_order`.
+    """
 
     tail: MarkAnswer
+    """As `released`."""
+    released: MarkAnswer
+    """Readers are given what lies before it."""
+    acknowledged: MarkAnswer
+    """Every record that was acknowledged before the question lies before it."""
 
 
 # --- Records: these describe what `append_route`, `rest` and `record_json` encode -----------------
@@ -161,6 +169,16 @@ class RecordAnswer(Answer):
     ]
 
 
+class GapAnswer(Answer):
+    """Sequence numbers without a record: a hole of an `out_of_order` segment."""
+
+    kind: Literal["hole"]
+    from_: Annotated[str, Field(alias="from", pattern="^seq:[0-9]+$")]
+    next: _Next
+    first_lsn: Annotated[_Lsn | _Absent, Field(description="of the entries in the hole")] = None
+    last_lsn: _Lsn | _Absent = None
+
+
 class RecordsAnswer(Answer):
     """Records from a position on."""
 
@@ -175,6 +193,9 @@ class RecordsAnswer(Answer):
     moved_to: Annotated[
         HeadAnswer | _Absent,
         Field(description="the position was truncated: this is the oldest record"),
+    ] = None
+    gaps: Annotated[
+        list[GapAnswer] | _Absent, Field(description="holes between `from` and `next`, ascending")
     ] = None
 
 
@@ -260,6 +281,13 @@ class SegmentAnswer(Answer):
     nodes: Annotated[
         list[SegmentNodeAnswer] | _Absent,
         Field(description="of flexible segments: who may have its entries, by number"),
+    ] = None
+    holes: Annotated[
+        list[list[int]] | _Absent,
+        Field(description="ranges of entries that were never acknowledged, and are not there"),
+    ] = None
+    missing_records: Annotated[
+        int | _Absent, Field(description="of flexible segments: records of holes and losses")
     ] = None
 
 
@@ -393,7 +421,8 @@ class FencedAnswer(Answer):
 
 
 ANSWERS: Final[tuple[type[Answer], ...]] = (
-    MarkAnswer, EarlyMarkAnswer, HeadAnswer, AppendedAnswer, RecordAnswer, RecordsAnswer,
+    MarkAnswer, EarlyMarkAnswer, HeadAnswer, AppendedAnswer, RecordAnswer, GapAnswer,
+    RecordsAnswer,
     TailAnswer, SegmentAnswer, ColdCopyAnswer, CopyAnswer, FragmentAnswer, PropertyAnswer,
     SegmentNodeAnswer, SegmentsAnswer,
     NamespaceAnswer, NamespaceChangedAnswer, NamespaceDeletedAnswer, ListedNamespaceAnswer,

@@ -129,14 +129,21 @@ CALLS: Final = (
         "Append a batch atomically",
         "All records of the body follow each other in the log, or none is there. JSON may carry "
         "the conditions; with any other form they are headers.",
-        _given(200, "the records are on the disks of `ack_quorum` bookies", AppendedAnswer),
+        {
+            **_given(200, "as many copies as the log asks for are on disks", AppendedAnswer),
+            307: Given(
+                "with `redirect`: nothing was appended; send the same to `Location`", {},
+                ("Location",),
+            ),
+        },
         (
             *_OF_LOG, "unsupported_media", "record_too_large", "batch_too_large",
             "too_many_records", "log_ended", "log_held", "condition_failed",
             "fencing_token_mismatch", "producer_fenced", "producer_gap", "producer_unknown",
             "append_uncertain", "window_full", "not_enough_bookies", "log_unavailable", "data_lost",
+            "needs_ordered", "mode_changing", "not_appended",
         ),
-        ("format", "timeout", "match_seq_num", "fencing_token", "producer"),
+        ("redirect", "format", "timeout", "match_seq_num", "fencing_token", "producer"),
         {JSON: "NewRecords", NDJSON: None, **dict.fromkeys(RAW), BATCH: None},
         needs_body=True, fate=CallFate.UNCERTAIN,
     ),
@@ -176,7 +183,8 @@ CALLS: Final = (
     PublicCall(
         "getTail", "GET", f"{RECORDS_PATH}/tail", Side.READ,
         "The tail, linearizable",
-        "Every record that was acknowledged before the question is before the tail.",
+        "Every record that was acknowledged before the question is before `acknowledged`, and "
+        "before the tail, unless the log acknowledges out of order.",
         _given(200, "the tail", TailAnswer), _OF_READ,
     ),
     PublicCall(
@@ -200,7 +208,10 @@ CALLS: Final = (
         "Change members of a log's configuration",
         "The others stay. What needs a new segment gets one at once.",
         _given(200, "the configuration as it is now", LogChangedAnswer),
-        (*_OF_LOG, *_OF_CONFIG, "config_conflict", "placement_impossible"),
+        (
+            *_OF_LOG, *_OF_CONFIG, "config_conflict", "placement_impossible", "needs_ordered",
+            "log_held",
+        ),
         ("config_version",), {JSON: "LogConfig"}, fate=CallFate.REPEATABLE,
     ),
     PublicCall(
@@ -241,7 +252,7 @@ CALLS: Final = (
         _given(200, "it is set", FencedAnswer),
         (
             *_OF_CHANGE, "log_ended", "fencing_token_mismatch", "append_uncertain",
-            "not_enough_bookies", "window_full",
+            "not_enough_bookies", "window_full", "needs_ordered", "mode_changing",
         ),
         body={JSON: "Token"}, needs_body=True, fate=CallFate.UNCERTAIN,
     ),

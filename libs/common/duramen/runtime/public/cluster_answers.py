@@ -110,6 +110,20 @@ class NodesetMemberAnswer(PassedOn):
     absent: bool
 
 
+class NodesetPlaceAnswer(PassedOn):
+    """A rack or region of a nodeset, and what still works while all of it is away (R26)."""
+
+    kind: str
+    """`rack` or `region`."""
+    place: str
+    """`region/rack`, or the region; empty: the nodes whose place is not known."""
+    nodes: int
+    appendable: bool
+    """The others can hold the copies of an entry."""
+    recoverable: bool
+    """The others are a cover: what was stored last is found out without it."""
+
+
 class NodesetAnswer(PassedOn):
     """The nodeset that a flexible log's next epoch would have, chosen now."""
 
@@ -125,6 +139,8 @@ class NodesetAnswer(PassedOn):
     """What it lacks, and is taken in spite of."""
     may_be_away: list[str]
     """What may fail at once: appends and recoveries go on."""
+    places: list[NodesetPlaceAnswer]
+    """Each rack, and each region where there are several."""
     reopens: list[str]
     """Why the open epoch makes way for one with this nodeset; empty: it need not."""
 

@@ -51,7 +51,7 @@ EXAMPLES: Final[dict[str, dict[str, dict[str, Any]]]] = {
             }
         },
     },
-    "getTail gives": {JSON: {"tail": {"tail": _END}}},
+    "getTail gives": {JSON: {"tail": {"tail": _END, "released": _END, "acknowledged": _END}}},
     "ensureLog takes": {
         JSON: {
             "smaller segments": {"roll": {"size": "64MiB"}},

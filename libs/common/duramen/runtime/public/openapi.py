@@ -248,6 +248,12 @@ _PARAMETERS: Final = {
         "format", "as Duramen-Format, where headers cannot be set", {"enum": ["utf-8", "base64"]},
         "utf-8",
     ),
+    "redirect": _query(
+        "redirect",
+        "owner_region: where the log's owner is in another region than the proxy, 307 names a "
+        "write proxy there",
+        {"enum": ["owner_region"]}, "owner_region",
+    ),
     "notes": _query(
         "notes", "true: NDJSON tells of gaps, of silence, and why it ends",
         {"enum": ["true", "false"]}, "false",
@@ -290,6 +296,7 @@ _HEADERS: Final = {
     "Duramen-Tail": {"description": "batches: `tail` as JSON", "schema": _TEXT},
     "Duramen-Ended": {"description": "batches: `ended`", "schema": {"const": "true"}},
     "Duramen-Home": {"description": "the log's own read proxy", "schema": _TEXT},
+    "Location": {"description": "where to send the same call", "schema": _TEXT},
     "ETag": {"description": "only of an answer that never changes", "schema": _TEXT},
     "Cache-Control": {"description": "how long caches may keep the answer", "schema": _TEXT},
 }

@@ -83,6 +83,7 @@ class DataLost(DuramenError):
 
     def __init__(self, gap: Gap) -> None:
         epoch, first, last = gap.epoch, gap.first, gap.last
+        self.gap = gap
         self.next_dlsn = Dlsn(epoch, EntryId(last + 1), 0)
         super().__init__(
             "data_lost",

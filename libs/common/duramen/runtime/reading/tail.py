@@ -1,13 +1,11 @@
 """Where a log ends, linearizably: what was acknowledged before the question lies below it.
 
 A synced read of the log node tells the segment that readers are in; a covering set of its last
-fragment (R12, for every write set) tells the highest LAC. An acknowledged entry may not be covered
-by a LAC yet (the writer sends it within the commit delay), but it is stored: if the cover has seen
-entries above the LAC, the finder waits for the LAC to reach them; not for control entries, which
-carry the LAC of all records before them (`commit: control`). If it does not, because their
-sequencer died or is cut off, only recovery knows whether they count: the tail that was found is not
-sure, and is shown to nobody as the end. Nor is one sure behind which early appends lie, in a later
-segment that begins before this one is closed.
+fragment (R12, R23) the highest LAC. If the cover has seen entries above it, the finder waits for
+the LAC to reach them (not for control entries, which carry the LAC). If it does not, since their
+sequencer died or is cut off, the tail is not sure, and is shown to nobody as the end; nor is one
+sure behind which early appends lie. A log that acknowledges out of order has acknowledged records
+above its LAC for a while: its owner says which (`owner_word`), and the tail is sure then (R29).
 
 Rounds are shared by those who asked before one began, never by those who came later. Who wants to
 read and not to know the end asks for the `reach`, for which one bookie is enough (R17).
@@ -32,6 +30,7 @@ from duramen.ids import LAST_ENTRY_ID, NOTHING, Dlsn, EntryId, Epoch, LogId, Mem
 from duramen.limits import READ_TIMEOUT_US
 from duramen.runtime.reading.bookies import Bookies, RangeFetcher, read_clock_us
 from duramen.runtime.reading.metadata import LogFollower
+from duramen.runtime.reading.owner_word import AskOwner
 from duramen.runtime.shared_tasks import take_failure
 from duramen.units import MS, SECOND
 from duramen.wire.bookie_calls import Marks
@@ -51,6 +50,14 @@ _RETRY_AFTER_MS: Final = 500
 _ANSWERED: Final = (BookieStatus.OK, BookieStatus.NO_ENTRY, BookieStatus.SEALED)
 
 
+class AcknowledgedEnd(NamedTuple):
+    """The position behind the highest record that is acknowledged."""
+
+    entry: EntryId
+    seq_num: int
+    timestamp_ms: int
+
+
 class Tail(NamedTuple):
     """The position after the last record that readers may see."""
 
@@ -67,6 +74,8 @@ class Tail(NamedTuple):
     """Whether enough bookies were asked to say so."""
     is_current: bool = True
     """Whether the metadata were read to say so; they are what covers are found by."""
+    acknowledged: AcknowledgedEnd | None = None
+    """Where that is behind the tail: of logs that acknowledge out of order alone."""
 
     def check_covered(self) -> None:
         """Refuse to say what lies behind it where too few bookies were asked.
@@ -107,6 +116,13 @@ class Tail(NamedTuple):
         """The position P of docs/protocol/read-answers.md "Tail and segments"."""
         return encode_tail(self.seq_num, self.timestamp_ms, Dlsn(self.epoch, self.entry, 0))
 
+    def encode_acknowledged(self) -> dict[str, Any]:
+        """As `encode`, behind the highest record that is acknowledged."""
+        if self.acknowledged is None:
+            return self.encode()
+        entry, seq_num, timestamp_ms = self.acknowledged
+        return encode_tail(seq_num, timestamp_ms, Dlsn(self.epoch, entry, 0))
+
 
 class _Round:
     """A look at the tail that is shared, and how far it has come."""
@@ -145,9 +161,16 @@ class _Round:
 
 
 class TailFinder:
-    """Finds tails; one instance per process."""
+    """Finds tails; one instance per process.
 
-    def __init__(self, bookies: Bookies, fetcher: RangeFetcher) -> None:
+    Args:
+        ask_owner: what the owner of a log says of its end; None: owners are not asked.
+    """
+
+    def __init__(
+        self, bookies: Bookies, fetcher: RangeFetcher, ask_owner: AskOwner | None = None
+    ) -> None:
+        self._ask_owner = ask_owner
         self._bookies = bookies
         self._fetcher = fetcher
         self._next_rounds: dict[LogId, _Round] = {}
@@ -234,8 +257,36 @@ class TailFinder:
         answers = await self._ask_cover(segment)
         shared.is_covered.set()
         lac, is_sure = await self._judge(follower, segment, log.config, answers)
+        if not is_sure and segment.ack_mode != "ordered" and epoch == log.next_epoch - 1:
+            return await self._take_word(log, segment, lac)
         is_sure = is_sure and not await self._has_early_appends(follower, log, segment)
         return await self._place(log, segment, lac, is_sure=is_sure)
+
+    async def _take_word(self, log: LogNode, segment: SegmentBase, lac: EntryId) -> Tail:
+        """What is read ends at what is complete, and the owner says what is acknowledged beyond.
+
+        The log node was read after the question, and had no newer epoch: whatever was acknowledged
+        before the question lies in this one at most, and the owner tells of it later.
+        """
+        word = None if self._ask_owner is None else await self._ask_owner(log.log_id)
+        if word is None or word.epoch != segment.epoch or word.released.entry < lac:
+            return await self._place(log, segment, lac, is_sure=False)
+        released, acknowledged = (
+            AcknowledgedEnd(
+                EntryId(end.entry + 1),
+                log.totals.record_count + end.record_count,
+                max(log.totals.max_timestamp_ms or 0, end.timestamp_ms),
+            )
+            for end in (word.released, word.acknowledged)
+        )
+        return Tail(
+            segment.epoch,
+            released.entry,
+            word.released.entry,
+            released.seq_num,
+            released.timestamp_ms,
+            acknowledged=acknowledged,
+        )
 
     async def _place(
         self,

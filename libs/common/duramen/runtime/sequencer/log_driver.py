@@ -56,7 +56,7 @@ from duramen.runtime.sequencer.bookie_lanes import BookieLanes
 from duramen.runtime.sequencer.history import read_entries
 from duramen.runtime.sequencer.loads import LoadMeter
 from duramen.runtime.sequencer.metadata_link import MetadataLink
-from duramen.runtime.sequencer.story import Stories, format_reasons
+from duramen.runtime.sequencer.story import Stories, explain_nodeset, format_reasons
 from duramen.units import SECOND
 from duramen.wire import sequencer_calls as calls
 from duramen.wire.bookie_calls import Marks
@@ -146,6 +146,9 @@ class LogDriver:
         """The log was handed over to be in the region of its writers."""
         self._epoch: Epoch | None = None
         self._change_count = 0
+        self._rewaved_due = 1
+        """Entries with another wave at which the story tells of them the next time."""
+        self._stall_count = 0
         self._losses_taken = 0
         self.fault: Exception | None = None
         """What the core raised; from then on it is asked nothing."""
@@ -525,10 +528,14 @@ class LogDriver:
             case LogState.EARLY:
                 note(self.log_id, "appends early", 0, "older epochs are still being recovered")
             case LogState.READING if before is not LogState.IDLE and core.reason:
-                note(self.log_id, "fenced", self._epoch or 0, core.reason)
+                is_stalled = core.stall_count > self._stall_count
+                self._stall_count = core.stall_count
+                event = "stalled" if is_stalled else "fenced"
+                note(self.log_id, event, self._epoch or 0, core.reason)
             case LogState.DRAINING | LogState.CLOSING if before is LogState.ACTIVE:
                 self._note_reopening()
-                note(self.log_id, "closes", self._epoch or 0)
+                waves = "" if core.writer is None else core.writer.explain_waves()
+                note(self.log_id, "closes", self._epoch or 0, waves)
             case LogState.IDLE:
                 event = "given up" if core.reason else "closed"
                 note(self.log_id, event, self._epoch or 0, core.reason)
@@ -546,8 +553,15 @@ class LogDriver:
     def _note_writer(self, writer: SegmentWriter) -> None:
         """A new epoch, or another ensemble in the same one."""
         if writer.segment.epoch != self._epoch:
-            self._epoch, self._change_count = writer.segment.epoch, 0
-            self._home.stories.note(self.log_id, "appends in", writer.segment.epoch)
+            self._epoch, self._change_count, self._rewaved_due = writer.segment.epoch, 0, 1
+            nodeset = explain_nodeset(writer.segment)
+            self._home.stories.note(self.log_id, "appends in", writer.segment.epoch, nodeset)
+        if writer.rewaved_count >= self._rewaved_due:
+            # Ten times as many each time: a bookie that is slow for long fills no story.
+            self._rewaved_due = 10 ** len(str(writer.rewaved_count))
+            self._home.stories.note(
+                self.log_id, "waves", writer.segment.epoch, writer.explain_waves()
+            )
         if writer.change_count != self._change_count:
             self._change_count = writer.change_count
             names = ", ".join(member.bookie for member in writer.segment.members)

@@ -15,7 +15,9 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
+from duramen.core.flexible.segment import AnySegment, FlexibleSegment
 from duramen.ids import LogId
+from duramen.units import agree
 
 EVENT_COUNT_MAX: Final = 40
 """Events of one log: several takeovers and rolls."""
@@ -23,9 +25,11 @@ EVENT_COUNT_MAX: Final = 40
 LOG_COUNT_MAX: Final = 2_000
 """Logs with a story: some 6 MB when each has all its events, a tenth of it when they are idle."""
 
-
 REASON_COUNT_MAX: Final = 5
 """Reasons of one event that are spelled out; a nodeset may be another in 64 places."""
+
+NODE_COUNT_MAX: Final = 10
+"""Bookies of a nodeset that are named."""
 
 
 class StoryEvent(NamedTuple):
@@ -42,6 +46,17 @@ def format_reasons(reasons: Sequence[str]) -> str:
     shown = "; ".join(reasons[:REASON_COUNT_MAX])
     more = len(reasons) - REASON_COUNT_MAX
     return f"{shown}; and {more} more" if more > 0 else shown
+
+
+def explain_nodeset(segment: AnySegment) -> str:
+    """Where the copies of a flexible segment's entries may lie; nothing of a striped one."""
+    if not isinstance(segment, FlexibleSegment):
+        return ""
+    wanted = segment.replication
+    spans = f"{wanted.node} bookies in {wanted.rack} racks and {wanted.region} regions"
+    names = ", ".join(member.bookie for member in segment.members[:NODE_COUNT_MAX])
+    more = len(segment.members) - NODE_COUNT_MAX
+    return f"{agree(spans)} of {names}" + (f" and {more} more" if more > 0 else "")
 
 
 class Stories:

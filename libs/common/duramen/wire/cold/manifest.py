@@ -198,6 +198,14 @@ class Manifest:
         return sum(part.row_count for part in self.files)
 
     @property
+    def missing_record_count(self) -> int:
+        """Records of the segment that are in none of its entries: of holes and losses."""
+        groups = [group for part in self.files for group in part.row_groups]
+        return self.totals.record_count - sum(
+            group.totals_after.record_count - group.totals_before.record_count for group in groups
+        )
+
+    @property
     def identities(self) -> Chain:
         """The identity chain of all entries."""
         return _sum_up(part.identities for part in self.files)

@@ -1,12 +1,13 @@
-"""Which formats a process understands beside those of version 0.4, as it says in its node.
+"""Which formats a process understands beside the first ones, as it says in its node.
 
 `segment` is the newest schema of segment nodes, `envelope` the newest of the envelopes that entries
-of flexible segments travel in, `entry` the newest version of entries: 2 may be compressed. A
-process of 0.4 says nothing. Of a bookie `envelope` is asked: that it stores entries of flexible
+of flexible segments travel in, `entry` the newest version of entries: 2 may be compressed.
+`ack_mode` 1: it knows what an owner and a reader of an `out_of_order` log must do. A process from
+before these says nothing. Of a bookie `envelope` is asked: that it stores entries of flexible
 segments.
 
 Written by every process that registers, read by who is about to write what an older process would
-refuse: the format of the tree, a configuration with compression.
+refuse or not understand: the format of the tree, a configuration with compression or out_of_order.
 Source: docs/protocol/flexible.md "Who may meet it", docs/protocol/configuration.md "Compression".
 """
 
@@ -24,6 +25,7 @@ PROCESS_FORMATS: Final[Mapping[str, int]] = {
     "segment": 2,
     "envelope": 1,
     "entry": VERSION_COMPRESSED,
+    "ack_mode": 1,
 }
 """What every process of this version understands."""
 

@@ -22,7 +22,7 @@ from duramen.core.flexible.segment import FlexibleSegment
 from duramen.core.flexible.selector import NO_BLOCK, CopysetChoice, CopysetSelector
 from duramen.core.flexible.writing.epoch_nodes import EpochNodes, ListedView
 from duramen.core.flexible.writing.release import NodeRelease
-from duramen.core.flexible.writing.waves import WavedEntry, WaveWindow
+from duramen.core.flexible.writing.waves import WavedEntry, WaveTally, WaveWindow
 from duramen.core.placement.node_states import ListChange
 from duramen.core.placement.rule import Refusal
 from duramen.core.segment import SegmentState, Totals
@@ -39,7 +39,7 @@ from duramen.core.sequencer.writing.ack_round import AckRound
 from duramen.core.status import BookieStatus
 from duramen.ids import NOTHING, EntryId, Member, NodeNumber
 from duramen.limits import ENTRY_TARGET_BYTES, PROBE_INTERVAL_US, STORE_TIMEOUT_US
-from duramen.units import KIB, MS
+from duramen.units import KIB, MS, agree
 
 PIPELINE_ENTRY_COUNT: Final = 4
 """Incomplete entries before batches are made to wait for company."""
@@ -92,6 +92,7 @@ class WaveWriter:
         self._round = AckRound(ports.put)
         self._round_is_wide = False
         self._gone: set[NodeNumber] = set()
+        self._tally = WaveTally()
         self._listed = ListedView(self._nodes, ports.states, ports.roster)
         self._refusal: Refusal | None = None
         """Why an entry waits, until one becomes complete."""
@@ -186,6 +187,20 @@ class WaveWriter:
     def list_proved(self) -> list[EntryId]:
         """No fragments: a segment that its owner closes is proved as a whole."""
         return []
+
+    @property
+    def rewaved_count(self) -> int:
+        """Entries that wanted another wave."""
+        return self._tally.entry_count
+
+    def explain_waves(self) -> str:
+        """How many entries wanted another wave, and past whom these went."""
+        if not self._tally.entry_count:
+            return ""
+        told = agree(f"{self._tally.entry_count} entries wanted another wave")
+        past = self._tally.list_passed_over()
+        names = ", ".join(f"{self._nodes.members[number].bookie} ({n})" for number, n in past)
+        return f"{told}, past {names}" if names else told
 
     def explain_shortage(self) -> str:
         """Why nothing is acknowledged now, as far as bookies are the reason."""
@@ -447,6 +462,7 @@ class WaveWriter:
             return
         surplus = self._ports.surplus
         if surplus.take(len(added) * len(entry.payload), now_us):
+            self._tally.note(entry, {*entry.failed, *(entry.pending if entry.is_late else ())})
             self._send(entry, added, None, now_us)
         else:
             jitter_us = int(self._ports.rng.random() * _JITTER_US)

@@ -16,13 +16,16 @@ Called by `wave_writer`. Source: docs/protocol/waves.md "An entry", R22.
 from __future__ import annotations
 
 import itertools
-from collections import deque
-from collections.abc import Callable, Collection
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from duramen.core.segment import Totals
 from duramen.ids import NOTHING, EntryId, NodeNumber
+
+PASSED_OVER_SHOWN_MAX: Final = 5
+"""Nodes that are named to people."""
 
 
 class AskedStore(NamedTuple):
@@ -79,6 +82,24 @@ class WavedEntry:
         self.sent_us, self.late_us, self.is_late = now_us, late_us, False
         for number in numbers:
             self.pending[number] = AskedStore(now_us, lng)
+
+
+class WaveTally:
+    """What further waves an epoch needed, and because of whom: for people."""
+
+    def __init__(self) -> None:
+        self.entry_count = 0
+        """Entries that wanted more than their first wave."""
+        self._passed_over: Counter[NodeNumber] = Counter()
+
+    def note(self, entry: WavedEntry, passed_over: Iterable[NodeNumber]) -> None:
+        """A further wave of an entry is sent, past these nodes."""
+        self.entry_count += entry.wave_count == 1
+        self._passed_over.update(passed_over)
+
+    def list_passed_over(self) -> list[tuple[NodeNumber, int]]:
+        """Nodes and how often a wave went past them; the most often first, few."""
+        return self._passed_over.most_common(PASSED_OVER_SHOWN_MAX)
 
 
 class WaveWindow:

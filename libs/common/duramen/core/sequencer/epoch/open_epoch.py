@@ -13,16 +13,20 @@ Source: docs/protocol/write.md "Roll", R3, R19.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Final
+
 from duramen.config import LogConfig
 from duramen.core.flexible.segment import AnySegment, FlexibleSegment
 from duramen.core.flexible.selector import CopysetSelector
 from duramen.core.flexible.writing.wave_writer import WaveWriter
 from duramen.core.log_node import LogNode
+from duramen.core.segment import Totals
 from duramen.core.sequencer.append_pipeline import AppendPipeline
 from duramen.core.sequencer.context import Ports, SequencerContext
 from duramen.core.sequencer.effects import CommitOutcome, LogView
 from duramen.core.sequencer.epoch.segment_end import CloseFate, DrainStep, SegmentEnd
-from duramen.core.sequencer.epoch.segment_writer import SegmentWriter
+from duramen.core.sequencer.epoch.segment_writer import AcknowledgedEntry, SegmentWriter
 from duramen.core.sequencer.epoch.stall_watch import StallWatch
 from duramen.core.sequencer.ledger_writer import LedgerWriter, WriterState
 from duramen.core.sequencer.log_state import (
@@ -38,6 +42,11 @@ from duramen.core.sequencer.log_state import (
 from duramen.core.sequencer.own_changes import OwnChanges
 from duramen.core.sequencer.proposals import Proposal, rule_of
 from duramen.core.sequencer.roll_policy import RollPolicy
+from duramen.ids import NOTHING, EntryId
+from duramen.units import SECOND
+
+_MODE_TICK_US: Final = 1 * SECOND
+"""How often a segment of the other mode asks whether it may end: producers may be many."""
 
 
 def make_writer(segment: AnySegment, version: int, log: LogNode, ports: Ports) -> SegmentWriter:
@@ -68,6 +77,7 @@ class OpenEpoch:
 
     Attributes:
         number: the epoch.
+        acknowledged: the highest entry that is, with the totals up to it.
     """
 
     def __init__(  # noqa: PLR0917 - the parts of the log that it works with
@@ -82,6 +92,7 @@ class OpenEpoch:
         self.state = LogState.EARLY
         self.writer = writer
         self.number = writer.segment.epoch
+        self.acknowledged: tuple[EntryId, Totals] = (NOTHING, Totals())
         self._changes = changes
         self._pipeline = pipeline
         self._intent = intent
@@ -92,6 +103,8 @@ class OpenEpoch:
         self._end = SegmentEnd(writer, log, changes.made_with, self._roll, context)
         self._end.configure(log.config)
         self._stall = StallWatch(writer, context)
+        self._mode_due_us = now_us
+        """When to ask again whether the epoch may make way for one of the other mode."""
 
     @property
     def _log(self) -> LogNode:
@@ -124,15 +137,35 @@ class OpenEpoch:
         """Somebody appends: the log is not idle."""
         self._roll.note_append(now_us)
 
+    def note_acknowledged(self, entries: Sequence[AcknowledgedEntry]) -> None:
+        """These are, in whatever order."""
+        for one in entries:
+            if one.entry > self.acknowledged[0]:
+                self.acknowledged = (one.entry, one.totals)
+
     def pump(self, now_us: int) -> Outcome | None:
         """Make entries of what waits, as far as the writer has room; or begin to drain."""
         is_active = self.state is LogState.ACTIVE
+        if is_active and self._awaits_mode:
+            self._ask_for_mode(now_us)
         if is_active and self._end.is_due(now_us):
             self._intent.ends_here = self._pipeline.is_empty and self._roll.is_idle(now_us)
             return self.drain(now_us)
         if is_active or self._is_sending_early:
             self._pipeline.send_due(self.writer, self._log, now_us, is_early=not is_active)
         return None
+
+    @property
+    def _awaits_mode(self) -> bool:
+        """Whether the configuration wants another `ack_mode` than the segment has (R29)."""
+        return self._log.config.ack_mode != self.writer.segment.ack_mode
+
+    def _ask_for_mode(self, now_us: int) -> None:
+        """Roll as soon as the next epoch may have the mode that is wanted."""
+        if now_us >= self._mode_due_us:
+            self._mode_due_us = now_us + _MODE_TICK_US
+            if self._pipeline.may_change_mode(self._log.config.ack_mode, now_us):
+                self._roll.request()
 
     @property
     def _is_sending_early(self) -> bool:
@@ -206,6 +239,7 @@ class OpenEpoch:
         is_active = self.state is LogState.ACTIVE
         if is_active:
             times += [self._end.wakeup_at_us(now_us), self._stall.wakeup_at_us(self._log)]
+            times += [self._mode_due_us] * self._awaits_mode
         if self._pipeline.queued_count and (is_active or self._is_sending_early):
             times.append(self._pipeline.due_us(self.writer, self._log.config.flush))
         return times
@@ -241,7 +275,7 @@ class OpenEpoch:
         self._intent.go_on()
         self._end.leave()
         if self.writer.keeps_lost_members:
-            return Fenced("a bookie is lost, and an out_of_order segment keeps its own")
+            return Stalled("a bookie is lost, and an out_of_order segment keeps its own")
         self.state = LogState.ACTIVE
         self.writer.release()
         self._roll.postpone(now_us)

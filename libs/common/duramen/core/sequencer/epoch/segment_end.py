@@ -209,7 +209,7 @@ class SegmentEnd:
         plan = self._choose(close.view.log)
         if plan is None:
             return None if may_stay else close
-        following = make_segment(close.view.log, plan, nonce=nonce, created_unix_ms=unix_ms)
+        following = make_segment(close.view, plan, nonce=nonce, created_unix_ms=unix_ms)
         by_hint = context.hints.has(view.log.log_id, now_us)
         return propose_roll(view, close, following, context.sequencer_id, by_hint=by_hint)
 

@@ -4,8 +4,9 @@ Admission, numbering, exactly-once, rolls and takeovers are the same however cop
 is all that they ask of a writer. A writer decides when an entry is acknowledged, which members are
 asked for it, and whether somebody seals the segment under it; it knows nothing of appends.
 
-Satisfied by `ledger_writer.LedgerWriter` (write sets of one ensemble). A writer that chooses a
-copyset for each entry goes in here, too: `open_epoch.make_writer` is the one place that chooses.
+Satisfied by `ledger_writer.LedgerWriter` (write sets of one ensemble) and by
+`flexible.writing.wave_writer.WaveWriter` (a copyset for each entry); `open_epoch.make_writer` is
+the one place that chooses.
 Called by `log_sequencer` and its parts. Source: docs/protocol/write.md, R5, R9, R19.
 """
 
@@ -30,6 +31,10 @@ class AcknowledgedEntry(Protocol):
     @property
     def entry(self) -> EntryId:
         """Its id."""
+
+    @property
+    def totals(self) -> Totals:
+        """Of the segment up to and with it."""
 
 
 class SegmentWriter(Protocol):
@@ -86,6 +91,10 @@ class SegmentWriter(Protocol):
         """Ensembles that came after the first one."""
 
     @property
+    def rewaved_count(self) -> int:
+        """Entries that went to other members than at first."""
+
+    @property
     def suspended(self) -> list[Member]:
         """Members that should take entries and do not answer."""
 
@@ -138,6 +147,9 @@ class SegmentWriter(Protocol):
 
     def explain_shortage(self) -> str:
         """Why nothing is acknowledged now, as far as bookies are the reason."""
+
+    def explain_waves(self) -> str:
+        """For people: how many entries went to other members than at first, and past whom."""
 
     def wakeup_at_us(self) -> int | None:
         """When `on_timer` wants to be called next."""

@@ -29,6 +29,7 @@ from duramen.core.sequencer.effects import (
     TailMark,
 )
 from duramen.core.sequencer.epoch.segment_writer import SegmentWriter
+from duramen.core.sequencer.exactly_once.modes import Modes
 from duramen.core.sequencer.exactly_once.producer_table import ProducerTable
 from duramen.core.sequencer.exactly_once.stamps import Result, Stamp
 from duramen.core.sequencer.ledger_writer import WriterState
@@ -133,14 +134,23 @@ class Admission:
     # --- judgement -------------------------------------------------------------------------------
 
     def take(
-        self, draw: Draw, writer: SegmentWriter, closed: Totals, *, now_us: int, unix_ms: int
+        self,
+        draw: Draw,
+        writer: SegmentWriter,
+        closed: Totals,
+        wanted_mode: str,
+        *,
+        now_us: int,
+        unix_ms: int,
     ) -> list[QueuedAppend]:
         """What of the queue goes into the next entry; the rest of what is drawn is dealt with.
 
         Args:
             draw: takes appends from the queue, and gives those that its argument admits.
             closed: totals of the log before the writer's segment.
+            wanted_mode: the `ack_mode` of the log's configuration.
         """
+        modes = Modes(writer.segment.ack_mode, wanted_mode)
         before = writer.totals
         place = _Place(
             writer.segment.epoch,
@@ -154,7 +164,7 @@ class Admission:
         first = len(self._refusals)
 
         def admit(append: QueuedAppend) -> bool:
-            is_fresh = append.is_plain or self._judge(append, place, writer, unix_ms)
+            is_fresh = append.is_plain or self._judge(append, place, modes, writer, unix_ms)
             if is_fresh:
                 place.advance(append)
             return is_fresh
@@ -167,6 +177,17 @@ class Admission:
             self.settle(writer)
         return taken
 
+    @property
+    def is_stateless(self) -> bool:
+        """There is nothing that the next owner would have to know, nor will there be soon."""
+        return self.table.is_empty and not (self._ahead or self._token)
+
+    def list_state(self) -> list[str]:
+        """What there is of it, for people."""
+        names = dict.fromkeys([*(row.producer_id for row in self.table.list_rows()), *self._ahead])
+        tokens = ["a fencing token"] if self._token or self.table.token else []
+        return [*tokens, *(f"producer {name}" for name in names)]
+
     def on_sent(self, entry: EntryId) -> None:
         """What was taken last is in this entry."""
         if self._taken:
@@ -178,13 +199,21 @@ class Admission:
         return bool(self._taken)
 
     def _judge(
-        self, append: QueuedAppend, place: _Place, writer: SegmentWriter, unix_ms: int
+        self,
+        append: QueuedAppend,
+        place: _Place,
+        modes: Modes,
+        writer: SegmentWriter,
+        unix_ms: int,
     ) -> bool:
-        if writer.segment.ack_mode != "ordered":
-            detail = "producers, conditions, tokens and txids need a log with ack_mode ordered"
-            self._put(Fail(append.append_id, "invalid_argument", detail))
-            return False
         if append.stamp is not None and self._answer_duplicate(append, append.stamp):
+            return False
+        refusal = modes.find_refusal(
+            append, has_token=bool(self._token), knows_producer=self._knows(append.stamp)
+        )
+        if refusal is not None:
+            # Nothing of it rests on what the log holds, so nothing has to be proved.
+            self._put(refusal)
             return False
         fail = self._find_fault(append, place, unix_ms)
         if fail is None:
@@ -203,6 +232,13 @@ class Admission:
             self._refusals.append(_Refusal(append, fail, writer.lap, place.entry))
             self._held_bytes += len(append.batch)
         return False
+
+    def _knows(self, stamp: Stamp | None) -> bool:
+        """Whether it is of a producer that the log has, or is about to have."""
+        if stamp is None:
+            return False
+        name = stamp.producer_id
+        return name in self._ahead or self.table.last_of(name) is not None
 
     def _answer_duplicate(self, append: QueuedAppend, stamp: Stamp) -> bool:
         ahead = self._ahead.get(stamp.producer_id)

@@ -1,10 +1,11 @@
 """Appends of an epoch that its owner gave to recovery, until the closed segment says their fate.
 
-A flexible entry that stays incomplete makes the owner take its own log over (R28). What it had sent
-is neither acknowledged nor lost then: it is kept here, with the place that it had. The node of the
-segment, once it is CLOSED, decides: at or below the end, no hole and not lost, it is acknowledged;
-in a hole or above the end it was not appended, and `ordered` appends it again, before all that is
-queued and in its order. In what is lost, or where the node cannot be read, it is uncertain. Whoever
+A flexible entry that stays incomplete makes the owner take its own log over (R28), and so does a
+lost member of a striped `out_of_order` segment. What it had sent is neither acknowledged nor lost
+then: it is kept here, with the place that it had. The node of the segment, once it is CLOSED,
+decides: at or below the end, no hole and not lost, it is acknowledged; in a hole or above the end
+it was not appended, and `ordered` appends it again, before all that is queued and in its order;
+`out_of_order` says so. In what is lost, or where the node cannot be read, it is uncertain. Whoever
 was answered meanwhile is answered no more, and its append is never made again.
 
 Invariant (see `validate`): held bytes are the sum over what is held.
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from duramen.core.flexible.segment import AnySegment, FlexibleSegment
+from duramen.core.flexible.segment import AnySegment
 from duramen.core.sequencer.context import Ports
 from duramen.core.sequencer.effects import Fail, ReadSegment
 from duramen.core.sequencer.transmit import PlacedAppend, QueuedAppend, answer_placed
@@ -72,21 +73,23 @@ class StalledAppends:
             return
         self._token = None
         placed, self._placed = self._placed, {}
-        if not isinstance(segment, FlexibleSegment) or segment.last_entry is None:
+        if segment is None or segment.last_entry is None:
             self._fail(placed.values(), "append_uncertain", _UNREADABLE)
-            return
-        for entry in sorted(placed):
-            self._settle(entry, placed[entry], segment)
+        else:
+            for entry in sorted(placed):
+                self._settle(entry, placed[entry], segment)
         self._count()
 
-    def _settle(self, entry: EntryId, placed: list[PlacedAppend], segment: FlexibleSegment) -> None:
+    def _settle(self, entry: EntryId, placed: list[PlacedAppend], segment: AnySegment) -> None:
         assert segment.last_entry is not None and segment.start_seq_num is not None, segment
         if segment.lost_at(entry) is not None:
             self._fail([placed], "append_uncertain", "the bookies that had it lost their disks")
         elif entry <= segment.last_entry and segment.absence_at(entry) is None:
             for answer in answer_placed(placed, self._epoch, entry, segment.start_seq_num):
                 self._ports.put(answer)
-        elif segment.ack_mode == "ordered" and self._following == self._epoch + 1:
+        elif segment.ack_mode != "ordered":
+            self._fail([placed], "not_appended", _NOT_APPENDED)
+        elif self._following == self._epoch + 1:
             self._again += [one.append for one in placed]
         else:
             self._fail([placed], "log_unavailable", _NOT_APPENDED)

@@ -89,6 +89,7 @@ def skip_absent(segment: SegmentBase, entry: EntryId) -> EntryId:
 
 
 def skip_hole(segment: SegmentBase, entry: EntryId) -> EntryId:
-    """The entry itself, or the one behind the hole that it lies in."""
-    hole = segment.hole_at(entry)
-    return entry if hole is None else EntryId(hole[1] + 1)
+    """The entry itself, or the one behind the holes that it lies in."""
+    while (hole := segment.hole_at(entry)) is not None:
+        entry = EntryId(hole[1] + 1)
+    return entry

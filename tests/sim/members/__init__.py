@@ -1,0 +1,1 @@
+"""Gossip in the simulator: the production members, what goes wrong among them, what is right."""
