@@ -1,0 +1,1 @@
+"""Metadata logs as whoever reads segments' metadata meets them: their records, and both places."""
