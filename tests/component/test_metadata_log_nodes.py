@@ -19,7 +19,6 @@ from duramen.core.log_node import LogNode
 from duramen.core.metadata_log.keeper import (
     AppendMetadata,
     ClaimEpoch,
-    CloseEpoch,
     CommitMarks,
     Keeper,
     KeeperView,
@@ -143,7 +142,7 @@ class World:
         keeper = self.keeper
         match want:
             case Look():
-                keeper.on_look(await self.nodes.look(self.log_id, is_keeper=True, is_idle=True))
+                keeper.on_look(await self.nodes.look(self.log_id, is_keeper=True))
             case MakeLog():
                 await self.nodes.make(want, created_unix_ms=5, nonce=self.nonce())
                 keeper.on_changed(is_worth_a_look=True)
@@ -151,6 +150,9 @@ class World:
                 keeper.on_opened(await self._claim(want))
             case AppendMetadata(epoch=epoch, records=records):
                 lsns = [self._append(epoch, b) for b in pack_metadata_batches(records, 1)]
+                log = await self.read_metadata_log()
+                closed = replace(log, last_clean_epoch=log.next_epoch - 1, totals=Totals(9, 10))
+                await self._set_metadata_log(closed)
                 keeper.on_appended(lsns[0], lsns[-1])
             case CommitMarks():
                 await self.nodes.commit(want)
@@ -160,10 +162,6 @@ class World:
                 keeper.on_changed(is_worth_a_look=True)
             case ReadAll():
                 keeper.on_read(self.records())
-            case CloseEpoch():
-                log = await self.read_metadata_log()
-                closed = replace(log, last_clean_epoch=log.next_epoch - 1, totals=Totals(9, 10))
-                await self._set_metadata_log(closed)
 
     async def _claim(self, want: ClaimEpoch) -> Epoch:
         log = await self.read_metadata_log()
@@ -315,9 +313,9 @@ def test_a_trim_checks_the_log_and_never_goes_back() -> None:
 def test_a_log_that_is_not_there_is_looked_at_in_vain() -> None:
     async def scenario(world: World) -> None:
         missing = metadata_log_of(world.log_id) ^ 0x8000_00FF
-        view = await world.nodes.look(type(world.log_id)(missing), is_keeper=True, is_idle=True)
+        view = await world.nodes.look(type(world.log_id)(missing), is_keeper=True)
         assert view is None
-        found = await world.nodes.look(world.log_id, is_keeper=False, is_idle=False)
+        found = await world.nodes.look(world.log_id, is_keeper=False)
         assert isinstance(found, KeeperView) and found.metadata_log is None
         assert [node.segment.epoch for node in found.stored] == [1, 2, 3, 4]
         assert all(node.made and node.size_bytes for node in found.stored)

@@ -21,7 +21,6 @@ from duramen.core.log_node import LogNode
 from duramen.core.metadata_log.keeper import (
     AppendMetadata,
     ClaimEpoch,
-    CloseEpoch,
     CommitMarks,
     Keeper,
     KeeperView,
@@ -241,6 +240,12 @@ class World:
         self.records.sort(key=lambda placed: placed.lsn)
         return lsns[0], lsns[-1]
 
+    def close(self, epoch: Epoch) -> bool:
+        """Whether its keeper closes it: nobody has sealed it before."""
+        is_open = not self.epochs[epoch].is_sealed
+        self.epochs[epoch].is_sealed = True
+        return is_open
+
     def commit(self, want: CommitMarks) -> bool:
         """One `multi()`: all of it, or nothing."""
         is_same = want.version == self.version or "any-log-node" in self.broken
@@ -356,8 +361,6 @@ class KeeperProcess:
                 yield from self._append(epoch, records)
             case CommitMarks() | TrimLog():
                 yield from self._change(want)
-            case CloseEpoch(epoch=epoch):
-                self.world.epochs[epoch].is_sealed = True
 
     def _hears(self) -> bool:
         return self.world.rng.random() < self.world.hearing
@@ -366,8 +369,9 @@ class KeeperProcess:
         world = self.world
         yield
         log, version, metadata_log = world.log, world.version, world.metadata_log
-        if "claim-checks-only" in world.broken and self.keeper.epoch is not None:
-            log = replace(log, metadata=log.metadata._replace(epoch=int(self.keeper.epoch)))
+        own = self.keeper.epoch or self.keeper.closed_epoch
+        if "claim-checks-only" in world.broken and own is not None:
+            log = replace(log, metadata=log.metadata._replace(epoch=int(own)))
         yield
         stored: list[StoredNode] = []
         epoch = first_to_move(log)
@@ -376,7 +380,7 @@ class KeeperProcess:
             epoch = Epoch(epoch + 1)
             if world.rng.random() < 0.3:
                 yield
-        view = KeeperView(log, version, metadata_log, stored, True, world.rng.random() < 0.3)
+        view = KeeperView(log, version, metadata_log, stored, is_keeper=True)
         self.keeper.on_look(view if self._hears() else None)
 
     def _open(self, want: ClaimEpoch) -> Iterator[None]:
@@ -406,6 +410,9 @@ class KeeperProcess:
         yield
         self.world.seal_below(epoch)  # nothing new: it did when it opened the epoch
         placed = self.world.append(epoch, records) if self._hears() else None
+        yield
+        if placed is not None and not self.world.close(epoch):
+            placed = None
         yield
         first, last = placed if placed is not None and self._hears() else (None, None)
         self.keeper.on_appended(first, last)

@@ -132,9 +132,10 @@ def overtake(*broken: str) -> World:
     run_until(early, is_next(early, AppendMetadata))
     early.keeper, before = Keeper(world.make_nonce), early.keeper
     early.keeper.epoch = before.epoch  # it goes on in its epoch, and is to look again
+    early.keeper.wake()
     run_until(late, is_next(late, AppendMetadata))
     world.set_node(Epoch(1), replace(world.nodes[Epoch(1)].segment, nonce="compacted"))
-    run_until(early, lambda: world.counts["moves"] > 0 or world.epochs[Epoch(1)].is_sealed)
+    run_until(early, lambda: world.counts["moves"] > 0 or early.keeper.is_resting)
     for _ in range(30):
         late.step()
         world.check()
@@ -276,7 +277,7 @@ def test_a_purged_or_foreign_log_is_left_alone() -> None:
         keeper = Keeper(world.make_nonce)
         keeper.wake()
         assert isinstance(keeper.outbox.popleft(), Look)
-        keeper.on_look(KeeperView(log, 0, None, _stored(world), is_keeper, False))
+        keeper.on_look(KeeperView(log, 0, None, _stored(world), is_keeper=is_keeper))
         assert keeper.is_resting and not keeper.outbox
 
 
@@ -288,24 +289,29 @@ def test_history_waits_for_nobody_and_is_bounded() -> None:
     assert keeper.is_resting
     keeper.wake()
     keeper.outbox.popleft()
-    keeper.on_look(KeeperView(world.log, 7, None, (), True, False))
+    keeper.on_look(KeeperView(world.log, 7, None, (), is_keeper=True))
     assert keeper.outbox.popleft() == MakeLog(world.log, 7)
     keeper.on_changed(is_worth_a_look=True)
     keeper.outbox.popleft()
     world.make_metadata_log(world.version)
-    keeper.on_look(KeeperView(world.log, 7, world.metadata_log, (), True, False))
+    keeper.on_look(KeeperView(world.log, 7, world.metadata_log, (), is_keeper=True))
     want = keeper.outbox.popleft()
     assert isinstance(want, ClaimEpoch)
     epoch = world.claim(replace(want, version=world.version))
     keeper.on_opened(epoch)
     keeper.outbox.popleft()
-    keeper.on_look(KeeperView(world.log, 8, world.metadata_log, (), True, False))
+    keeper.on_look(KeeperView(world.log, 8, world.metadata_log, (), is_keeper=True))
     append = keeper.outbox.popleft()
     assert isinstance(append, AppendMetadata) and len(append.records) == HISTORY_COUNT_MAX
     keeper.tell(MetadataRecord(MetadataKind.TOLD, world.nodes[Epoch(2)].segment, 0, 1))
     keeper.on_appended(at(1, 0), at(1, 0))
     keeper.outbox.popleft()
-    keeper.on_look(KeeperView(world.log, 8, world.metadata_log, (), True, False))
+    keeper.on_look(KeeperView(world.log, 8, world.metadata_log, (), is_keeper=True))
+    want = keeper.outbox.popleft()
+    assert isinstance(want, ClaimEpoch), "what was written is in a closed epoch"
+    keeper.on_opened(world.claim(replace(want, version=world.version)))
+    keeper.outbox.popleft()
+    keeper.on_look(KeeperView(world.log, 9, world.metadata_log, (), is_keeper=True))
     rest = keeper.outbox.popleft()
     assert isinstance(rest, AppendMetadata) and [record.epoch for record in rest.records] == [2]
 

@@ -30,11 +30,11 @@ from duramen.core.sequencer.context import SequencerContext
 from duramen.core.sequencer.log_state import LogState
 from duramen.core.sequencer.transmit import QueuedAppend
 from duramen.errors import DuramenError
-from duramen.ids import LogId, SequencerId
+from duramen.ids import LogId, SequencerId, is_metadata_log
 from duramen.runtime.registry import Roster
 from duramen.runtime.sequencer.bookie_lanes import BookieLanes
 from duramen.runtime.sequencer.loads import KnownRates
-from duramen.runtime.sequencer.log_driver import Answer, LogDriver, now_us
+from duramen.runtime.sequencer.log_driver import Answer, Home, LogDriver, now_us
 from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.runtime.sequencer.story import Stories
 from duramen.runtime.stores.metadata_store import MetadataError, SessionState
@@ -107,6 +107,8 @@ class LogHost:
         away: Callable[[], Collection[str]] = tuple,
     ) -> None:
         self.drivers: dict[LogId, LogDriver] = {}
+        """Of logs that people made."""
+        self._metadata_drivers: dict[LogId, LogDriver] = {}
         self.claims = Claims(context, link, sequencers, away=away)
         self.stories = Stories()
         self.rates = KnownRates()
@@ -116,7 +118,7 @@ class LogHost:
         self._context = context
         self._lanes = lanes
         lanes.watch.on_lists_changed = self._on_lists_changed
-        self._link = link
+        self.link = link
         self._routing: dict[LogId, _Held] = {}
         self._leaving: dict[LogId, _Held] = {}
         self._takeovers = TakeoverQueue(_TAKEOVER_COUNT)
@@ -242,9 +244,29 @@ class LogHost:
         """The log's driver, made if need be."""
         driver = self.drivers.get(log_id)
         if driver is None:
-            driver = LogDriver(log_id, self._context, self._lanes, self._link, self)
+            driver = LogDriver(log_id, self._context, self._lanes, self.link, self)
             self.drivers[log_id] = driver
         return driver
+
+    def adopt(self, log_id: LogId, link: MetadataLink, home: Home) -> LogDriver:
+        """A driver of a metadata log, which its keeper leads; what changes around it is told."""
+        assert is_metadata_log(log_id) and not self.drives(log_id), log_id
+        driver = LogDriver(log_id, self._context, self._lanes, link, home)
+        self._metadata_drivers[log_id] = driver
+        return driver
+
+    def drives(self, log_id: LogId) -> bool:
+        """Whether something is under way with the log here."""
+        driver = self.drivers.get(log_id) or self._metadata_drivers.get(log_id)
+        return driver is not None and not driver.is_done
+
+    def dismiss(self, driver: LogDriver) -> None:
+        """A metadata log's keeper is done with it."""
+        if self._metadata_drivers.get(driver.log_id) is driver:
+            del self._metadata_drivers[driver.log_id]
+
+    def _list_drivers(self) -> list[LogDriver]:
+        return [*self.drivers.values(), *self._metadata_drivers.values()]
 
     def on_fenced(self, driver: LogDriver) -> None:
         """The log's core finds out by itself whose the log is, and what waits is routed by that."""
@@ -265,7 +287,7 @@ class LogHost:
         BROKEN_INVARIANTS.inc()
         self.claims.pauses.note_loss(driver.log_id, now_us())
         self._drop_if_idle(driver)
-        self._lanes.spawn(self._link.drop_owner(driver.log_id))
+        self._lanes.spawn(self.link.drop_owner(driver.log_id))
 
     async def find_owner(self, log_id: LogId, tried: Collection[str] = ()) -> Redirect | None:
         """As `Claims.find_owner`, of a control call."""
@@ -317,7 +339,7 @@ class LogHost:
 
     def has_session(self) -> bool:
         """Whether ZooKeeper is known to hold this process's session."""
-        return self._link.store.session is SessionState.CONNECTED
+        return self.link.store.session is SessionState.CONNECTED
 
     def _may_work(self) -> bool:
         """A process without a session stops background work at once (docs/protocol/ownership.md
@@ -325,7 +347,7 @@ class LogHost:
         return self.has_session() and not self._is_stopping
 
     async def _scan(self) -> None:
-        store, paths = self._link.store, self._link.paths
+        store, paths = self.link.store, self.link.paths
 
         async def look(log_id: LogId) -> None:
             if self._may_work():
@@ -339,12 +361,14 @@ class LogHost:
 
     async def _close_if_orphan(self, log_id: LogId) -> None:
         driver = self.drivers.get(log_id)
-        if driver is not None and driver.core.state is not LogState.IDLE:
+        if log_id in self._metadata_drivers or not (
+            driver is None or driver.core.state is LogState.IDLE
+        ):
             return
         log = await self.claims.read_log(log_id)
         if log is None or not log.unclosed_epochs:
             return
-        owner = await self._link.read_owner(log_id)
+        owner = await self.link.read_owner(log_id)
         # What carries our name and is not driven here was left by us, whomever the hash names.
         responsible = self.claims.first_of(log) if owner is None else owner.sequencer_id
         left_us = self.claims.pauses.left_us(log_id, now_us())
@@ -356,7 +380,7 @@ class LogHost:
 
     def on_bookies_changed(self) -> None:
         """Tell every log that bookies came, went or came back."""
-        for driver in list(self.drivers.values()):
+        for driver in self._list_drivers():
             driver.on_bookies_changed()
 
     def _on_lists_changed(self, change: ListChange) -> None:
@@ -365,7 +389,7 @@ class LogHost:
     async def _report_lists(self, change: ListChange) -> None:
         """Tell the logs that write to them, some at a time: there may be thousands."""
         told_count = 0
-        for driver in list(self.drivers.values()):
+        for driver in self._list_drivers():
             writer = driver.core.writer
             if writer is None or not writer.heeds(change):
                 continue
@@ -381,7 +405,7 @@ class LogHost:
             # Orphans that wait for their turn are found again by a later scan.
             self._takeovers.drop_unwanted()
             return
-        for driver in self.drivers.values():
+        for driver in self._list_drivers():
             writer = driver.core.writer
             if writer is not None:
                 self._lanes.spawn(driver.keep(writer.segment.epoch))
@@ -420,7 +444,7 @@ class LogHost:
             self.drivers[log_id].release(
                 f"{pending_owner} reaches the log's bookies, we do not", loss=1
             )
-            await self._link.drop_owner(log_id)
+            await self.link.drop_owner(log_id)
             self.claims.note_pending_owner(log_id, pending_owner)
         finally:
             self.release_held(log_id)
@@ -443,7 +467,7 @@ class LogHost:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_STOP_S):
                 await asyncio.gather(*(leave(driver.log_id) for driver in hottest))
-        for driver in list(self.drivers.values()):
+        for driver in self._list_drivers():
             if not driver.is_done:
                 driver.release()
         for log_id in list(self._leaving):

@@ -17,17 +17,20 @@ from typing import Any, Final
 from fastapi import FastAPI
 
 from duramen.client.bookie_client import BookieClient
+from duramen.core.log_node import LogNode
 from duramen.errors import DuramenError
 from duramen.ids import LogId
 from duramen.runtime.cluster_node import wait_cluster
 from duramen.runtime.http_client import PeerClient
 from duramen.runtime.http_server import Answer, DataServer, ServerLimits
 from duramen.runtime.members.gossiping import Gossiping
+from duramen.runtime.metadata_log.records import MetadataRecords
 from duramen.runtime.reading.cold_reads import open_cold_reads
 from duramen.runtime.registry import Registration, Roster
 from duramen.runtime.role import ServiceOptions, StartRefusedError
 from duramen.runtime.roster_calls import RosterCalls
 from duramen.runtime.sequencer.bookie_lanes import BookieLanes
+from duramen.runtime.sequencer.entry_reads import EntryReads
 from duramen.runtime.sequencer.maintenance import Maintenance
 from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.runtime.sequencer.node_watch import NodeWatch
@@ -41,7 +44,10 @@ from duramen.wire.metadata_json import MetadataJsonError, Paths
 from duramen_sequencer.append_frames import AppendFrames
 from duramen_sequencer.control import Control, Operation
 from duramen_sequencer.fencing import set_token
+from duramen_sequencer.flexible.tree_format import TreeFormat
 from duramen_sequencer.life.boundaries import Boundaries
+from duramen_sequencer.life.keeping import Keeping
+from duramen_sequencer.life.metadata_logs import MetadataLogNodes
 from duramen_sequencer.life.operations import LifeOperations
 from duramen_sequencer.life.retention import RetentionRounds
 from duramen_sequencer.log_changes import LogChanges
@@ -99,7 +105,10 @@ class SequencerService:
             options.cold_store, store, self._paths, cache_bytes=_COLD_CACHE_BYTES
         )
         self._life = LifeOperations(self.host, link, Boundaries(link, lanes, self._cold))
-        self._retention = RetentionRounds(link, self.host.looks_after, self._context.rng)
+        self._keeping = self._make_keeping(link, lanes)
+        self._retention = RetentionRounds(
+            link, self.host.looks_after, self._context.rng, keep=self._keeping.want
+        )
         self._balancing = self._make_balancing()
         self._auditor, self._election = self._make_auditor(link, changes)
         self._repair = RepairOperations(self._auditor, self._election, self._context.rng)
@@ -163,6 +172,7 @@ class SequencerService:
         self._reaching.start()
         self._reliefs.start(lambda: self._reaching.reach.unreached)
         self._hot_logs.start()
+        self._keeping.start()
         self._retention.start()
         await self._election.start()
         self._is_ready = True
@@ -174,6 +184,7 @@ class SequencerService:
         await self._balancing.stop()
         await self._auditor.stop()
         await self._retention.stop()
+        await self._keeping.stop()
         await self._hot_logs.stop()
         await self._reliefs.stop()
         await self._reaching.stop()
@@ -206,6 +217,7 @@ class SequencerService:
             "rolling_suspended": self._context.is_rolling_suspended,
             "life": self._life.statistics(),
             "retention": self._retention.statistics(),
+            "metadata_logs": self._keeping.statistics(),
             **self._reaching.statistics(),
             **self._reliefs.statistics(),
             "balancer": self._balancing.statistics(),
@@ -227,6 +239,24 @@ class SequencerService:
             RosterCalls(self._sequencers, self._client),
             lambda: self.host.has_session() and not self._context.is_rolling_suspended,
             is_wanted=self._options.is_balancing,
+        )
+
+    def _make_keeping(self, link: MetadataLink, lanes: BookieLanes) -> Keeping:
+        store, paths = self._store, self._paths
+
+        async def is_ours(log: LogNode) -> bool:
+            owner = await link.read_owner(log.log_id)
+            # An embedded writer looks after nothing but its appends.
+            served = None if owner is None or owner.is_embedded else owner.sequencer_id
+            return self.host.looks_after(log, served)
+
+        return Keeping(
+            self.host,
+            self._context,
+            MetadataLogNodes(store, paths),
+            MetadataRecords(store, paths, EntryReads(lanes).fetch_run),
+            TreeFormat(store, paths),
+            is_ours=is_ours,
         )
 
     def _make_auditor(self, link: MetadataLink, changes: LogChanges) -> tuple[Auditor, Election]:
@@ -319,6 +349,7 @@ class SequencerService:
         _LOG.info("metadata session: %s", state.value)
         self.host.on_session(state)
         self._retention.on_session(state)
+        self._keeping.on_session(state)
 
 
 def make_service(options: ServiceOptions, _fail: Callable[[str], None]) -> SequencerService:

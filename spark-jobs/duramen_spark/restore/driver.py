@@ -25,7 +25,7 @@ from duramen.core.log_node import LogNode
 from duramen.core.placement.roster import choose_candidates, read_rows
 from duramen.errors import DuramenError
 from duramen.ids import LAST_LOG_ID, BookieId, EntryId, Epoch, LogId, Member, ledger_of
-from duramen.runtime.cluster_node import FORMAT
+from duramen.runtime.cluster_node import FORMAT_FLEXIBLE
 from duramen.runtime.http_client import PeerClient
 from duramen.runtime.stores.metadata_store import (
     Conflict,
@@ -346,7 +346,8 @@ class Restore:
         """
         stored = await self._connection.metadata.get(self._connection.paths.cluster)
         version = None if stored is None else read_node(stored.data).get("format")
-        if self._config.is_flexible and not (isinstance(version, int) and version >= FORMAT):
+        is_new = isinstance(version, int) and version >= FORMAT_FLEXIBLE
+        if self._config.is_flexible and not is_new:
             detail = (
                 "no flexible log was made in this cluster yet: create one first, which asks all "
                 'its processes whether they understand it, or restore with --config \'{"copysets": '

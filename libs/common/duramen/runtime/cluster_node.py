@@ -24,11 +24,17 @@ from duramen.runtime.stores.metadata_store import (
 )
 from duramen.wire.metadata_json import MetadataJsonError, Paths, encode_node, read_node
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 """Of the whole tree of nodes; code refuses a cluster whose format is newer than its own."""
 
 FORMAT_AT_FIRST: Final = 1
-"""Of a new cluster. 2 comes with its first flexible log: docs/protocol/flexible.md."""
+"""Of a new cluster."""
+
+FORMAT_FLEXIBLE: Final = 2
+"""Comes with its first flexible or out-of-order log: docs/protocol/flexible.md."""
+
+FORMAT_METADATA_LOGS: Final = 3
+"""Comes with its first metadata log: docs/protocol/metadata-logs.md "Who may meet it"."""
 
 _LOG = logging.getLogger(__name__)
 _RETRY_S: Final = 0.3

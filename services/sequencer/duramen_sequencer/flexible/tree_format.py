@@ -1,31 +1,56 @@
-"""Raises the format of the cluster's tree to 2, before the first log is stored that needs it: one
-that is flexible, or that acknowledges out of order.
+"""Raises the format of the cluster's tree before the first node is stored that needs it: to 2 for a
+log that is flexible or acknowledges out of order, to 3 for a metadata log.
 
-From then on no bookie or sequencer starts that knows format 1 alone. Who is registered already is
-asked first: each must say in its node that it understands flexible segments, and every bookie must
-be there to say so. That is courtesy to a rolling upgrade, and no proof: who comes in between
+From then on no bookie or sequencer starts that knows a lower one alone. Who is registered already
+is asked first: each must say in its node that it understands what will be written, and every bookie
+must be there to say so. That is courtesy to a rolling upgrade, and no proof: who comes in between
 refuses what it does not understand.
 
-The format is never lowered. Called by `judgement`.
-Source: docs/protocol/flexible.md "Who may meet it", R3.
+The format is never lowered. Called by `placement_operations` and the keepers of metadata logs.
+Source: docs/protocol/flexible.md "Who may meet it", docs/protocol/metadata-logs.md "Who may meet
+it", R3.
 """
 
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from duramen.errors import DuramenError
-from duramen.runtime.cluster_node import FORMAT, FORMAT_AT_FIRST
+from duramen.runtime.cluster_node import (
+    FORMAT_AT_FIRST,
+    FORMAT_FLEXIBLE,
+    FORMAT_METADATA_LOGS,
+)
 from duramen.runtime.stores.metadata_store import Conflict, MetadataStore, OutcomeUnknown
 from duramen.units import agree
 from duramen.wire.metadata_json import MetadataJsonError, Paths, encode_node, read_node
 from duramen.wire.nodes.formats import understands
 
+METADATA_LOGS: Final = "metadata_logs"
+"""The need of keepers, as `check` and `ensure` name it."""
+
 _TRIES: Final = 20
-_SEGMENTS: Final = ("segment", "envelope")
-_ENTRIES: Final = ("envelope",)
-_LOGS: Final = {"copysets": "flexible logs", "ack_mode": "logs with ack_mode out_of_order"}
+
+
+class _Need(NamedTuple):
+    """What something new asks of a cluster."""
+
+    what: str
+    format: int
+    processes: tuple[str, ...]
+    """Formats that sequencers and proxies must understand."""
+
+    bookies: tuple[str, ...]
+
+
+_NEEDS: Final = {
+    "copysets": _Need("flexible logs", FORMAT_FLEXIBLE, ("segment", "envelope"), ("envelope",)),
+    "ack_mode": _Need(
+        "logs with ack_mode out_of_order", FORMAT_FLEXIBLE, ("segment", "envelope"), ("envelope",)
+    ),
+    METADATA_LOGS: _Need("metadata logs", FORMAT_METADATA_LOGS, ("segment", "log"), ("log",)),
+}
 _NAMED_MAX: Final = 20
 """Processes that a refusal names; more are counted."""
 
@@ -36,7 +61,7 @@ class TreeFormat:
     def __init__(self, store: MetadataStore, paths: Paths) -> None:
         self._store = store
         self._paths = paths
-        self._is_raised = False
+        self._format = 0
         self._node: dict[str, Any] = {}
         self._version = 0
 
@@ -44,14 +69,14 @@ class TreeFormat:
         """Whether the tree takes such logs, or could; changes nothing.
 
         Args:
-            field: what asks for it, `copysets` or `ack_mode`.
+            field: what asks for it: `copysets`, `ack_mode` or `METADATA_LOGS`.
 
         Raises:
             DuramenError: `placement_impossible`, with who does not understand them;
                 `metadata_unavailable`.
             MetadataError: the metadata store cannot be reached (retry).
         """
-        if not await self._look():
+        if not await self._look(_NEEDS[field]):
             await self._check_everybody(field)
 
     async def ensure(self, field: str) -> None:
@@ -65,33 +90,34 @@ class TreeFormat:
                 be repeated.
             MetadataError: as `check`.
         """
+        need = _NEEDS[field]
         for _ in range(_TRIES):
-            if await self._look():
+            if await self._look(need):
                 return
             await self._check_everybody(field)
             # Read again in any case: the node decides (R3).
             with contextlib.suppress(Conflict, OutcomeUnknown):
                 await self._store.set(
                     self._paths.cluster,
-                    encode_node({**self._node, "format": FORMAT}),
+                    encode_node({**self._node, "format": need.format}),
                     version=self._version,
                 )
         raise DuramenError("metadata_unavailable", "the cluster node changes too often: try again")
 
-    async def _look(self) -> bool:
-        """Whether it was raised; once it was, nobody lowers it."""
-        if not self._is_raised:
+    async def _look(self, need: _Need) -> bool:
+        """Whether it was raised so far; once it was, nobody lowers it."""
+        if self._format < need.format:
             await self._store.sync(self._paths.cluster)
             stored = await self._store.get(self._paths.cluster)
             if stored is None:
                 raise DuramenError("metadata_unavailable", "the cluster node is missing")
             self._node, self._version = read_node(stored.data), stored.version
-            self._is_raised = _read_format(self._node) >= FORMAT
-        return self._is_raised
+            self._format = _read_format(self._node)
+        return self._format >= need.format
 
     async def _check_everybody(self, field: str) -> None:
         """Read anew: what is followed elsewhere may be a moment old."""
-        paths = self._paths
+        paths, need = self._paths, _NEEDS[field]
         mute = []
         for kind, parent in (
             ("sequencer", paths.sequencers),
@@ -102,17 +128,19 @@ class TreeFormat:
             mute += [
                 f"{kind} {name}"
                 for name in sorted(nodes)
-                if not understands(nodes[name], _SEGMENTS)
+                if not understands(nodes[name], need.processes)
             ]
         living = await self._read_all(paths.available)
         mute += [
-            f"bookie {name}" for name in sorted(living) if not understands(living[name], _ENTRIES)
+            f"bookie {name}"
+            for name in sorted(living)
+            if not understands(living[name], need.bookies)
         ]
         await self._store.sync(paths.bookies)
         registered = await self._store.children(paths.bookies) or ()
         absent = [f"bookie {name}" for name in sorted(registered) if name not in living]
         if mute or absent:
-            detail = f"the cluster takes no {_LOGS[field]} yet: {_explain(mute, absent)}"
+            detail = f"the cluster takes no {need.what} yet: {_explain(mute, absent)}"
             raise DuramenError("placement_impossible", detail, field=field)
 
     async def _read_all(self, parent: str) -> dict[str, dict[str, Any]]:

@@ -12,7 +12,7 @@ what it has in addition. Called by the driver of a keeper. Source: docs/protocol
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from duramen.core.log_node import LogNode, TrimPoint
 from duramen.core.metadata_log.configuring import metadata_log_config
@@ -47,8 +47,13 @@ class MetadataLogNodes:
         self._store = store
         self._paths = paths
 
-    async def look(self, log_id: LogId, *, is_keeper: bool, is_idle: bool) -> KeeperView | None:
+    async def look(
+        self, log_id: LogId, is_keeper: Callable[[LogNode], Awaitable[bool]]
+    ) -> KeeperView | None:
         """What stands there now, the log node first; None: there is no such log.
+
+        Args:
+            is_keeper: whether this process looks after the log.
 
         Raises:
             MetadataError: the store does not say.
@@ -66,8 +71,7 @@ class MetadataLogNodes:
             found.version,
             None if metadata_log is None else read_any_log(metadata_log.data),
             await self._read_stored(log),
-            is_keeper=is_keeper,
-            is_idle=is_idle,
+            is_keeper=await is_keeper(log),
         )
 
     async def make(self, want: MakeLog, *, created_unix_ms: int, nonce: str) -> None:
@@ -118,13 +122,21 @@ class MetadataLogNodes:
             [Set(self._paths.log(log_id), encode_log(want.log), want.version), *deleted]
         )
 
-    async def trim(
-        self, log_id: LogId, want: TrimLog, *, seq_num: int, unix_ms: int, nonce: str
-    ) -> None:
+    async def read_stored(self, log_id: LogId, epoch: Epoch) -> StoredNode | None:
+        """One segment's node; None: it is not there.
+
+        Raises:
+            MetadataError, MetadataJsonError: as `look`.
+        """
+        found = await self._store.get(self._paths.segment(log_id, epoch))
+        if found is None:
+            return None
+        return StoredNode(read_any_segment(found.data), found.version, found.made, len(found.data))
+
+    async def trim(self, log_id: LogId, want: TrimLog, *, unix_ms: int, nonce: str) -> None:
         """The metadata log is trimmed to the first record that counts.
 
         Args:
-            seq_num: of the first record of the entry at `want.lsn`.
             unix_ms: now, from which what is trimmed is kept for `retention.truncated`.
 
         Raises:
@@ -136,12 +148,12 @@ class MetadataLogNodes:
         if found is None:
             return
         log = read_any_log(found.data)
-        point = TrimPoint(want.lsn, 0, seq_num)
-        if log.trim >= point:
+        first = await self.read_stored(log.log_id, Epoch(want.lsn >> 32))
+        if first is None or log.trim.lsn >= want.lsn:
             return
-        # In an open epoch too: an ack set has accepted a LAC that covers what counts.
-        release = max(point, log.closed_end)
-        trimmed = log.with_trim(point, release=release, unix_ms=unix_ms, nonce=nonce)
+        # An epoch has one append, so the first record that counts is the first of its epoch.
+        point = TrimPoint(want.lsn, 0, first.segment.start_seq_num or 0)
+        trimmed = log.with_trim(point, release=log.closed_end, unix_ms=unix_ms, nonce=nonce)
         await self._commit(
             [Set(path, encode_log(trimmed), found.version),
              Check(self._paths.log(log_id), want.version)]
@@ -152,11 +164,10 @@ class MetadataLogNodes:
         stored: list[StoredNode] = []
         first = first_to_move(log)
         for epoch in map(Epoch, range(first, min(log.next_epoch, first + MOVE_COUNT_MAX))):
-            found = await self._store.get(self._paths.segment(log.log_id, epoch))
-            if found is None:
+            node = await self.read_stored(log.log_id, epoch)
+            if node is None:
                 break
-            segment = read_any_segment(found.data)
-            stored.append(StoredNode(segment, found.version, found.made, len(found.data)))
+            stored.append(node)
         return stored
 
     async def _commit(self, ops: Sequence[Op]) -> None:

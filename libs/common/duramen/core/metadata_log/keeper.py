@@ -4,7 +4,8 @@ It looks at the log, decides on one thing, carries it out, and looks again, what
 so no answer has to be believed, and a change of unknown fate is judged by what stands there next.
 Every change names the version of the log node that was looked at. An epoch of the metadata log is
 its own only while the log node says so (`MetadataMarks.epoch`): opening one sets the log node, and
-voids what another keeper has under way.
+voids what another keeper has under way. An epoch takes one append and is closed with it: what is in
+a closed epoch is there for ever, so it may count.
 
     REST → LOOKING ─┬─► MAKING, OPENING, TRIMMING ──────────────► LOOKING
                     └─► READING → WRITING → COMMITTING ─────────► LOOKING … REST
@@ -17,7 +18,6 @@ Not here: whether this process is the keeper (`ownership`). Source: docs/protoco
 
 from __future__ import annotations
 
-import enum
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -55,9 +55,6 @@ class KeeperView:
     is_keeper: bool
     """This process looks after the log, and every process understands metadata logs."""
 
-    is_idle: bool
-    """Nobody appends to the log: an epoch of the metadata log is not kept open for what comes."""
-
 
 @dataclass(frozen=True, slots=True)
 class Look:
@@ -91,8 +88,7 @@ class ReadAll:
 
 @dataclass(frozen=True, slots=True)
 class AppendMetadata:
-    """Append to the own epoch; done when acknowledged and an ack set has accepted a LAC that covers
-    it → `on_appended`."""
+    """Append to the own epoch and close it, which is over by that → `on_appended`."""
 
     epoch: Epoch
     records: Sequence[MetadataRecord]
@@ -116,22 +112,7 @@ class TrimLog:
     lsn: Lsn
 
 
-@dataclass(frozen=True, slots=True)
-class CloseEpoch:
-    """Close the own epoch: nothing is to be written, or it is no more one's own. No answer."""
-
-    epoch: Epoch
-
-
-Want = Look | MakeLog | ClaimEpoch | ReadAll | AppendMetadata | CommitMarks | TrimLog | CloseEpoch
-
-
-class _Writing(enum.Enum):
-    """What the records are that are being appended."""
-
-    HISTORY = enum.auto()
-    COPIES = enum.auto()
-    MOVED = enum.auto()
+Want = Look | MakeLog | ClaimEpoch | ReadAll | AppendMetadata | CommitMarks | TrimLog
 
 
 class Keeper:
@@ -145,12 +126,16 @@ class Keeper:
         self._make_nonce = make_nonce
         self.outbox: deque[Want] = deque()
         self.epoch: Epoch | None = None
-        """The epoch of the metadata log that this keeper has opened; None: none."""
+        """The epoch of the metadata log that this keeper has open; None: none. Where it rests with
+        one, nothing is to be written: its driver closes it."""
+
+        self.closed_epoch: Epoch | None = None
+        """The one that was closed with what is being made to count."""
 
         self._history: deque[MetadataRecord] = deque(maxlen=HISTORY_COUNT_MAX)
         self._wanted: Want | None = None
         self._view: KeeperView | None = None
-        self._writing = _Writing.HISTORY
+        self._is_rewriting = False
         self._moved: Sequence[StoredNode] = ()
         self._told_count = 0
         """Of the history, from its beginning: what is being appended and was not forgotten yet."""
@@ -159,6 +144,11 @@ class Keeper:
     def is_resting(self) -> bool:
         """Whether nothing is under way."""
         return self._wanted is None
+
+    @property
+    def has_history(self) -> bool:
+        """Whether history waits to be told."""
+        return bool(self._history)
 
     def tell(self, record: MetadataRecord) -> None:
         """History that is to be written with the next work; nothing waits for it."""
@@ -180,14 +170,13 @@ class Keeper:
         self._view = view
         if view is None:
             return
-        if self.epoch is not None and view.log.metadata.epoch != self.epoch:
+        own, self.closed_epoch = self.epoch or self.closed_epoch, None
+        if own is not None and view.log.metadata.epoch != own:
             # Somebody else is the keeper, or takes himself for it: two that claim at once go on so.
-            self._lose_epoch()
+            self.epoch = None
             return
-        if not view.is_keeper or view.log.is_deleted:
-            self._close_epoch()
-            return
-        self._decide(view)
+        if view.is_keeper and not view.log.is_deleted:
+            self._decide(view)
 
     def on_opened(self, epoch: Epoch | None) -> None:
         """The own epoch is open and every older one is closed; None: it did not come to that."""
@@ -204,32 +193,33 @@ class Keeper:
             return
         copies = plan_rewrite(self._view.log, records, self._view.stored)
         if copies:
-            self._write(_Writing.COPIES, copies)
+            assert self.epoch is not None
+            self._is_rewriting, self._moved = True, ()
+            self._want(AppendMetadata(self.epoch, copies))
 
     def on_appended(self, first: Lsn | None, last: Lsn | None) -> None:
-        """Where the records lie that a LAC covers; None: their fate is not known.
+        """Where the records lie in the closed epoch; None: their fate is not known.
 
-        Then nothing is known of the epoch either: another is opened, and this one is recovered.
+        Then nothing is known of the epoch either, and whoever opens the next one recovers it.
         """
         self._finish(AppendMetadata)
         told_count, self._told_count = self._told_count, 0
+        self.closed_epoch, self.epoch = self.epoch, None
         if first is None or last is None:
-            self._lose_epoch()
             return
         view = self._view
         assert view is not None
-        match self._writing:
-            case _Writing.HISTORY:
-                for _ in range(told_count):
-                    self._history.popleft()
-                self._want(Look())
-            case _Writing.COPIES:
-                marks = view.log.metadata.rewritten(first, last)
-                after = view.log.with_metadata(marks, self._make_nonce())
-                self._want(CommitMarks(after, view.version, ()))
-            case _Writing.MOVED:
-                after = carry_move(view.log, self._moved, first, last, self._make_nonce())
-                self._want(CommitMarks(after, view.version, self._moved))
+        for _ in range(told_count):
+            self._history.popleft()
+        if self._is_rewriting:
+            marks = view.log.metadata.rewritten(first, last)
+            after = view.log.with_metadata(marks, self._make_nonce())
+            self._want(CommitMarks(after, view.version, ()))
+        elif self._moved:
+            after = carry_move(view.log, self._moved, first, last, self._make_nonce())
+            self._want(CommitMarks(after, view.version, self._moved))
+        else:
+            self._want(Look())
 
     def on_changed(self, *, is_worth_a_look: bool) -> None:
         """A change was applied or not: what stands there says; False: nobody answers just now."""
@@ -252,8 +242,6 @@ class Keeper:
             self._want(TrimLog(view.version, target))
         elif moved or self._history:
             self._prepare(view, metadata_log, moved)
-        elif view.is_idle:
-            self._close_epoch()
 
     def _prepare(
         self, view: KeeperView, metadata_log: LogNode, moved: Sequence[StoredNode]
@@ -263,26 +251,10 @@ class Keeper:
             self._want(ClaimEpoch(view.log, view.version))
         elif is_rewrite_due(metadata_log):
             self._want(ReadAll(view.log.metadata.first_lsn))
-        elif self._history:
-            self._told_count = len(self._history)
-            self._write(_Writing.HISTORY, list(self._history))
         else:
-            self._moved = moved
-            self._write(_Writing.MOVED, list_move_records(moved))
-
-    def _write(self, writing: _Writing, records: Sequence[MetadataRecord]) -> None:
-        assert self.epoch is not None
-        self._writing = writing
-        self._want(AppendMetadata(self.epoch, records))
-
-    def _close_epoch(self) -> None:
-        if self.epoch is not None:
-            self.outbox.append(CloseEpoch(self.epoch))
-        self.epoch = None
-
-    def _lose_epoch(self) -> None:
-        """Nothing more is written there; whoever opens the next one recovers it."""
-        self.epoch = None
+            self._told_count = len(self._history)
+            self._is_rewriting, self._moved = False, moved
+            self._want(AppendMetadata(self.epoch, [*self._history, *list_move_records(moved)]))
 
     # --- The one thing that is under way ---------------------------------------------------------
 

@@ -22,7 +22,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
 from duramen.config import LogConfig
 from duramen.core.flexible.recovery import Digest
-from duramen.core.log_node import Ending
+from duramen.core.log_node import Ending, LogNode
 from duramen.core.sequencer.context import SequencerContext
 from duramen.core.sequencer.effects import (
     Commit,
@@ -145,6 +145,8 @@ class LogDriver:
         self.came_for_region = False
         """The log was handed over to be in the region of its writers."""
         self._epoch: Epoch | None = None
+        self.opened_by: LogNode | None = None
+        """The log node that opened the newest epoch of this driver; None: it has opened none."""
         self._change_count = 0
         self._rewaved_due = 1
         """Entries with another wave at which the story tells of them the next time."""
@@ -554,6 +556,7 @@ class LogDriver:
         """A new epoch, or another ensemble in the same one."""
         if writer.segment.epoch != self._epoch:
             self._epoch, self._change_count, self._rewaved_due = writer.segment.epoch, 0, 1
+            self.opened_by = None if self.core.view is None else self.core.view.log
             nodeset = explain_nodeset(writer.segment)
             self._home.stories.note(self.log_id, "appends in", writer.segment.epoch, nodeset)
         if writer.rewaved_count >= self._rewaved_due:

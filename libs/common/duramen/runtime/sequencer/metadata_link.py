@@ -46,8 +46,8 @@ from duramen.wire.metadata_json import (
     encode_log,
     encode_node,
     encode_segment,
+    read_any_log,
     read_any_segment,
-    read_log,
     read_node,
 )
 
@@ -71,8 +71,8 @@ class MetadataLink:
     ) -> None:
         self.store = store
         self.paths = paths
-        self._sequencer_id = sequencer_id
-        self._data_url = data_url
+        self.sequencer_id = sequencer_id
+        self.data_url = data_url
         self._looks = asyncio.Semaphore(LOOK_COUNT_MAX)
 
     async def look_at_view(self, log_id: LogId) -> LogView | None:
@@ -94,7 +94,7 @@ class MetadataLink:
             stored = await self.store.get(path)
             if stored is None:
                 return None
-            log = read_log(stored.data)
+            log = read_any_log(stored.data)
             segments: list[tuple[AnySegment, int]] = []
             for epoch in log.unclosed_epochs:
                 node = await self.store.get(self.paths.segment(log_id, epoch))
@@ -140,11 +140,18 @@ class MetadataLink:
 
     async def commit(self, log_id: LogId, writes: Sequence[Write]) -> CommitOutcome:
         """Apply all writes at once or none."""
+        return await self.commit_with(log_id, writes, ())
+
+    async def commit_with(
+        self, log_id: LogId, writes: Sequence[Write], others: Sequence[Op]
+    ) -> CommitOutcome:
+        """The same, with changes of other nodes in the same `multi()`."""
         if self.store.session is not SessionState.CONNECTED:
             return CommitOutcome.UNAVAILABLE
         ops: list[Op] = []
         for write in writes:
             ops += self._encode(log_id, write)
+        ops += others
         try:
             await self.store.commit(ops)
         except Conflict:
@@ -242,10 +249,10 @@ class MetadataLink:
                 return ops
 
     def _is_ours(self, owner: Stored) -> bool:
-        return bool(read_node(owner.data)["sequencer"] == self._sequencer_id)
+        return bool(read_node(owner.data)["sequencer"] == self.sequencer_id)
 
     def _encode_owner(self, epoch: Epoch, by_hint: bool) -> bytes:
-        fields = {"sequencer": self._sequencer_id, "epoch": epoch, "data_url": self._data_url}
+        fields = {"sequencer": self.sequencer_id, "epoch": epoch, "data_url": self.data_url}
         return encode_node({**fields, "by_hint": True} if by_hint else fields)
 
 

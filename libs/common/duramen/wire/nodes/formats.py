@@ -23,6 +23,7 @@ FORMATS: Final = "formats"
 
 PROCESS_FORMATS: Final[Mapping[str, int]] = {
     "segment": 2,
+    "log": 2,
     "envelope": 1,
     "entry": VERSION_COMPRESSED,
     "ack_mode": 1,

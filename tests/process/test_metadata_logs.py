@@ -1,0 +1,98 @@
+"""Metadata logs on real processes: released segments leave ZooKeeper, and stay what they were.
+
+The archive job is the real one. What may leave and what counts is in
+`tests/unit/test_metadata_log.py`. Source: docs/protocol/metadata-logs.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from duramen.core.log_node import LogNode
+from duramen.ids import LogId, metadata_log_of
+from duramen.wire.metadata_json import read_any_log
+from tests.process.cluster import LocalCluster, create_log, run, running_cluster
+from tests.process.copies import open_store
+from tests.process.history import History
+from tests.process.tiers import (
+    MOVE,
+    check_whole,
+    command,
+    count_hot,
+    fill,
+    list_segments,
+    want_retention,
+)
+from tests.process.times import HANG_S
+from tests.waiting import wait_in_thread
+
+pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
+
+SEGMENTS = 4
+JOBS = "duramen_spark.main"
+ARCHIVE = (JOBS, "archive", "default/long", "--runner", "threads", "--recheck-after", "0s")
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Three bookies and two sequencers."""
+    folder = tmp_path_factory.mktemp("metadata") / "c"
+    with running_cluster(folder, "--no-restart", "--sequencers", "2") as cluster:
+        yield cluster
+
+
+async def read_log(cluster: LocalCluster, log_id: LogId) -> LogNode | None:
+    async with open_store(cluster) as (store, paths):
+        found = await store.get(paths.log(log_id))
+        return None if found is None else read_any_log(found.data)
+
+
+async def list_nodes(cluster: LocalCluster, log_id: LogId) -> list[int]:
+    """Epochs that have a node in ZooKeeper."""
+    async with open_store(cluster) as (store, paths):
+        return sorted(int(name) for name in await store.children(paths.segments(log_id)) or ())
+
+
+def keeping_of(cluster: LocalCluster, node_id: str) -> dict[str, object]:
+    url = cluster.process(node_id)["admin_url"]
+    found: dict[str, object] = httpx.get(f"{url}/v1/statistics", timeout=30).json()
+    statistics = found["metadata_logs"]
+    assert isinstance(statistics, dict)
+    return statistics
+
+
+def wait_moved(cluster: LocalCluster, log_id: LogId, through: int) -> None:
+    def has_moved() -> bool:
+        want_retention(cluster)
+        log = run(read_log(cluster, log_id))
+        return log is not None and log.metadata.through == through
+
+    wait_in_thread(has_moved, HANG_S, f"e{through} to move")
+
+
+def test_released_segments_leave_zookeeper_and_are_read_as_before(cluster: LocalCluster) -> None:
+    log_id = LogId(int(run(create_log(cluster, "long", MOVE))))
+    history = History("long")
+    for _ in range(SEGMENTS):
+        fill(cluster, history, 5, rolls=True)
+    fill(cluster, history, 5, rolls=False)
+    before = list_segments(cluster, "long")
+    code, report = command(cluster, *ARCHIVE)
+    assert (code, report["rechecked"]) == (0, SEGMENTS), report
+    wait_moved(cluster, log_id, SEGMENTS)
+
+    assert run(list_nodes(cluster, log_id)) == [SEGMENTS + 1]
+    log = run(read_log(cluster, log_id))
+    assert log is not None and log.first_hot_epoch == SEGMENTS + 1
+    metadata_log = run(read_log(cluster, metadata_log_of(log_id)))
+    assert metadata_log is not None and not metadata_log.unclosed_epochs, "each pass closes it"
+    epochs = [row["epoch"] for row in list_segments(cluster, "long")]
+    assert epochs == [row["epoch"] for row in before]
+    assert count_hot(cluster, "long") == 1
+    check_whole(cluster, history)
+
+    for node_id in cluster.ids("sequencer"):
+        assert not keeping_of(cluster, node_id)["failed"]
