@@ -143,7 +143,7 @@ def test_an_orphan_is_closed_by_one_that_can() -> None:
         host = await world.add_host(FIRST, CUT_OFF)
         assert isinstance(await world.append(host, LOG), AppendedBatch)
         host.drivers[LOG].release("as a dead owner")
-        await host._link.drop_owner(LOG)
+        await host.link.drop_owner(LOG)
         pending_owner = await world.add_host(SECOND, FREE)
         await wait_for(lambda: SECOND in host.claims._sequencers.nodes)
         await host._close_if_orphan(LOG)

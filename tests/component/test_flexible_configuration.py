@@ -29,6 +29,7 @@ from duramen.wire.metadata_json import (
 )
 from duramen.wire.nodes.formats import PROCESS_FORMATS, understands
 from duramen_sequencer.flexible.explanation import describe_nodeset
+from duramen_sequencer.flexible.tree_format import METADATA_LOGS, TreeFormat
 from duramen_sequencer.log_changes import LogChanges
 from tests.component.placement_world import PATHS, Doubtful, World, member, with_world
 from tests.unit.core_fakes import LOG_ID
@@ -173,14 +174,14 @@ def test_many_that_do_not_understand_are_counted() -> None:
     with_world(scenario, bookies=0)
 
 
-def test_a_process_of_this_version_knows_format_2_and_makes_1() -> None:
+def test_a_process_of_this_version_knows_format_3_and_makes_1() -> None:
     async def scenario(world: World) -> None:
         stored = await world.store.get(PATHS.cluster)
         assert stored is not None
         await world.store.delete(PATHS.cluster, version=stored.version)
         uuid = await ensure_cluster(world.store, PATHS)
         assert await read_format(world) == 1
-        for version, known in ((2, True), (3, False)):
+        for version, known in ((2, True), (3, True), (4, False)):
             stored = await world.store.get(PATHS.cluster)
             assert stored is not None
             data = encode_node({**read_node(stored.data), "format": version})
@@ -188,8 +189,33 @@ def test_a_process_of_this_version_knows_format_2_and_makes_1() -> None:
             if known:
                 assert await ensure_cluster(world.store, PATHS) == uuid
             else:
-                with pytest.raises(MetadataJsonError, match="format 3 is newer than 2"):
+                with pytest.raises(MetadataJsonError, match="format 4 is newer than 3"):
                     await ensure_cluster(world.store, PATHS)
+
+    with_world(scenario, bookies=0)
+
+
+@pytest.mark.parametrize(
+    "parent", [PATHS.sequencers, PATHS.write_proxies, PATHS.read_proxies, PATHS.available]
+)
+def test_the_first_metadata_log_raises_the_format_once_everybody_knows_them(parent: str) -> None:
+    async def scenario(world: World) -> None:
+        formats = {"formats": dict(PROCESS_FORMATS)}
+        for index in range(3):
+            await world.add_bookie(index, **formats)
+        await wait_for(lambda: len(world.context.serving) == 3)
+        before = {kind: n for kind, n in PROCESS_FORMATS.items() if kind != "log"}
+        await register(world, f"{parent}/old", incarnation="f" * 32, formats=before)
+        tree = TreeFormat(world.store, PATHS)
+        with pytest.raises(DuramenError, match=r"no metadata logs yet: .* old; upgrade"):
+            await tree.ensure(METADATA_LOGS)
+        await tree.ensure("copysets")
+        assert await read_format(world) == 2, "who knows flexible logs may not know these"
+        await world.store.delete(f"{parent}/old", version=0)
+        await tree.ensure(METADATA_LOGS)
+        assert await read_format(world) == 3
+        await TreeFormat(world.store, PATHS).ensure("ack_mode")
+        assert await read_format(world) == 3, "it is never lowered"
 
     with_world(scenario, bookies=0)
 

@@ -119,7 +119,7 @@ def test_a_fresh_file_system_counts_as_empty(tmp_path: Path) -> None:
 
 def test_what_it_understands_stays_in_its_node_while_it_is_away(disks: Disks) -> None:
     # In figures: other processes, of other versions, go by them.
-    assert PROCESS_FORMATS == {"segment": 2, "envelope": 1, "entry": 2, "ack_mode": 1}
+    assert PROCESS_FORMATS == {"segment": 2, "log": 2, "envelope": 1, "entry": 2, "ack_mode": 1}
     assert disks.node()["formats"] == PROCESS_FORMATS
     # An older version wrote the node, and said nothing.
     change_node(disks.tree, lambda fields: fields.pop("formats"))

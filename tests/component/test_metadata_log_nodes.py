@@ -36,6 +36,7 @@ from duramen.ids import (
     EntryId,
     Epoch,
     Incarnation,
+    LogId,
     Lsn,
     Member,
     ledger_of,
@@ -142,7 +143,7 @@ class World:
         keeper = self.keeper
         match want:
             case Look():
-                keeper.on_look(await self.nodes.look(self.log_id, is_keeper=True))
+                keeper.on_look(await self.look())
             case MakeLog():
                 await self.nodes.make(want, created_unix_ms=5, nonce=self.nonce())
                 keeper.on_changed(is_worth_a_look=True)
@@ -153,15 +154,24 @@ class World:
                 log = await self.read_metadata_log()
                 closed = replace(log, last_clean_epoch=log.next_epoch - 1, totals=Totals(9, 10))
                 await self._set_metadata_log(closed)
+                await self._add_metadata_segment(epoch)
                 keeper.on_appended(lsns[0], lsns[-1])
             case CommitMarks():
                 await self.nodes.commit(want)
                 keeper.on_changed(is_worth_a_look=True)
             case TrimLog():
-                await self.nodes.trim(self.log_id, want, seq_num=3, unix_ms=77, nonce="t")
+                await self.nodes.trim(self.log_id, want, unix_ms=77, nonce="t")
                 keeper.on_changed(is_worth_a_look=True)
             case ReadAll():
                 keeper.on_read(self.records())
+
+    async def look(
+        self, log_id: LogId | None = None, *, is_keeper: bool = True
+    ) -> KeeperView | None:
+        async def judge(_: LogNode) -> bool:
+            return is_keeper
+
+        return await self.nodes.look(log_id or self.log_id, judge, rested_unix_ms=1_000)
 
     async def _claim(self, want: ClaimEpoch) -> Epoch:
         log = await self.read_metadata_log()
@@ -171,6 +181,17 @@ class World:
             replace(log, next_epoch=Epoch(log.next_epoch + 1), last_clean_epoch=log.next_epoch - 1)
         )
         return log.next_epoch
+
+    async def _add_metadata_segment(self, epoch: Epoch) -> None:
+        """Its node, as the close of the epoch leaves it."""
+        segment = Segment(
+            metadata_log_of(self.log_id), epoch, Quorum(1, 1, 1), (Fragment(EntryId(0), (MEMBER,)),)
+        ).closed(
+            last_entry=EntryId(len(self.entries) - 1), totals=Totals(9, 10), start_seq_num=0,
+            completed_unix_ms=5, nonce="m",
+        )  # fmt: skip
+        path = PATHS.segment(segment.log_id, epoch)
+        await self.store.create(path, encode_segment(segment))
 
     async def _set_metadata_log(self, log: LogNode) -> None:
         path = PATHS.log(log.log_id)
@@ -299,7 +320,7 @@ def test_a_trim_checks_the_log_and_never_goes_back() -> None:
 
         async def trim(version: int, lsn: Lsn) -> LogNode:
             want = TrimLog(version, lsn)
-            await world.nodes.trim(world.log_id, want, seq_num=lsn & 7, unix_ms=77, nonce="t")
+            await world.nodes.trim(world.log_id, want, unix_ms=77, nonce="t")
             return await world.read_metadata_log()
 
         assert (await trim(found.version + 1, high)).trim.lsn == low
@@ -313,9 +334,9 @@ def test_a_trim_checks_the_log_and_never_goes_back() -> None:
 def test_a_log_that_is_not_there_is_looked_at_in_vain() -> None:
     async def scenario(world: World) -> None:
         missing = metadata_log_of(world.log_id) ^ 0x8000_00FF
-        view = await world.nodes.look(type(world.log_id)(missing), is_keeper=True)
+        view = await world.look(LogId(missing))
         assert view is None
-        found = await world.nodes.look(world.log_id, is_keeper=False)
+        found = await world.look(is_keeper=False)
         assert isinstance(found, KeeperView) and found.metadata_log is None
         assert [node.segment.epoch for node in found.stored] == [1, 2, 3, 4]
         assert all(node.made and node.size_bytes for node in found.stored)

@@ -1,8 +1,9 @@
-"""A sequencer that purges deleted logs after seconds, where a real one waits for an hour.
+"""A sequencer that purges deleted logs after seconds, where a real one waits for an hour, and moves
+released segments to metadata logs at once, where a real one waits for two days.
 
 Run as a script in place of `duramen_sequencer.main`, with the same arguments: nothing else differs.
 It imports nothing of the tests, which need not be on the path of a script. `hasty` makes the
-command line. Used by `test_log_life`, beside `hasty_bookie`.
+command line. Used by `test_log_life` and `test_metadata_logs`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from unittest import mock
 
 from duramen.units import MS, SECOND
 from duramen_sequencer import service
+from duramen_sequencer.life.keeping import Keeping
 from duramen_sequencer.life.operations import LifeOperations
 from duramen_sequencer.life.retention import RetentionRounds
 from duramen_sequencer.main import main
@@ -33,5 +35,6 @@ if __name__ == "__main__":
     with (
         mock.patch.object(service, "LifeOperations", operations),
         mock.patch.object(service, "RetentionRounds", rounds),
+        mock.patch.object(service, "Keeping", partial(Keeping, rest_us=0)),
     ):
         main()

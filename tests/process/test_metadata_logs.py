@@ -16,6 +16,7 @@ from duramen.ids import LogId, metadata_log_of
 from duramen.wire.metadata_json import read_any_log
 from tests.process.cluster import LocalCluster, create_log, run, running_cluster
 from tests.process.copies import open_store
+from tests.process.hasty_sequencer import hasty
 from tests.process.history import History
 from tests.process.tiers import (
     MOVE,
@@ -38,9 +39,10 @@ ARCHIVE = (JOBS, "archive", "default/long", "--runner", "threads", "--recheck-af
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Three bookies and two sequencers."""
+    """Three bookies and two sequencers, for which no cold copy is too fresh."""
     folder = tmp_path_factory.mktemp("metadata") / "c"
     with running_cluster(folder, "--no-restart", "--sequencers", "2") as cluster:
+        cluster.start_anew(*cluster.ids("sequencer"), wrap=hasty)
         yield cluster
 
 

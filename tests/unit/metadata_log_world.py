@@ -380,7 +380,7 @@ class KeeperProcess:
             epoch = Epoch(epoch + 1)
             if world.rng.random() < 0.3:
                 yield
-        view = KeeperView(log, version, metadata_log, stored, is_keeper=True)
+        view = KeeperView(log, version, metadata_log, stored, 1 << 62, is_keeper=True)
         self.keeper.on_look(view if self._hears() else None)
 
     def _open(self, want: ClaimEpoch) -> Iterator[None]:

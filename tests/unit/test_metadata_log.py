@@ -50,6 +50,8 @@ from tests.unit import metadata_log_world
 from tests.unit.metadata_log_world import KeeperProcess, World, play
 
 STEP_COUNT = 2_000
+RESTED_MS = 1 << 62
+"""No cold copy is fresh."""
 
 
 def play_many(*broken: str) -> None:
@@ -277,7 +279,7 @@ def test_a_purged_or_foreign_log_is_left_alone() -> None:
         keeper = Keeper(world.make_nonce)
         keeper.wake()
         assert isinstance(keeper.outbox.popleft(), Look)
-        keeper.on_look(KeeperView(log, 0, None, _stored(world), is_keeper=is_keeper))
+        keeper.on_look(KeeperView(log, 0, None, _stored(world), RESTED_MS, is_keeper=is_keeper))
         assert keeper.is_resting and not keeper.outbox
 
 
@@ -289,29 +291,29 @@ def test_history_waits_for_nobody_and_is_bounded() -> None:
     assert keeper.is_resting
     keeper.wake()
     keeper.outbox.popleft()
-    keeper.on_look(KeeperView(world.log, 7, None, (), is_keeper=True))
+    keeper.on_look(KeeperView(world.log, 7, None, (), RESTED_MS, is_keeper=True))
     assert keeper.outbox.popleft() == MakeLog(world.log, 7)
     keeper.on_changed(is_worth_a_look=True)
     keeper.outbox.popleft()
     world.make_metadata_log(world.version)
-    keeper.on_look(KeeperView(world.log, 7, world.metadata_log, (), is_keeper=True))
+    keeper.on_look(KeeperView(world.log, 7, world.metadata_log, (), RESTED_MS, is_keeper=True))
     want = keeper.outbox.popleft()
     assert isinstance(want, ClaimEpoch)
     epoch = world.claim(replace(want, version=world.version))
     keeper.on_opened(epoch)
     keeper.outbox.popleft()
-    keeper.on_look(KeeperView(world.log, 8, world.metadata_log, (), is_keeper=True))
+    keeper.on_look(KeeperView(world.log, 8, world.metadata_log, (), RESTED_MS, is_keeper=True))
     append = keeper.outbox.popleft()
     assert isinstance(append, AppendMetadata) and len(append.records) == HISTORY_COUNT_MAX
     keeper.tell(MetadataRecord(MetadataKind.TOLD, world.nodes[Epoch(2)].segment, 0, 1))
     keeper.on_appended(at(1, 0), at(1, 0))
     keeper.outbox.popleft()
-    keeper.on_look(KeeperView(world.log, 8, world.metadata_log, (), is_keeper=True))
+    keeper.on_look(KeeperView(world.log, 8, world.metadata_log, (), RESTED_MS, is_keeper=True))
     want = keeper.outbox.popleft()
     assert isinstance(want, ClaimEpoch), "what was written is in a closed epoch"
     keeper.on_opened(world.claim(replace(want, version=world.version)))
     keeper.outbox.popleft()
-    keeper.on_look(KeeperView(world.log, 9, world.metadata_log, (), is_keeper=True))
+    keeper.on_look(KeeperView(world.log, 9, world.metadata_log, (), RESTED_MS, is_keeper=True))
     rest = keeper.outbox.popleft()
     assert isinstance(rest, AppendMetadata) and [record.epoch for record in rest.records] == [2]
 
@@ -348,7 +350,12 @@ def _stored(world: World, size_bytes: int = 700) -> list[StoredNode]:
 
 def test_what_bookies_keep_stays() -> None:
     world = make_world(epoch_count=5)
-    assert [node.segment.epoch for node in plan_move(world.log, _stored(world))] == [1, 2, 3, 4]
+    assert [node.segment.epoch for node in plan_move(world.log, _stored(world), RESTED_MS)] == [
+        1,
+        2,
+        3,
+        4,
+    ]
 
 
 def test_what_was_not_rechecked_stays_and_so_does_what_follows() -> None:
@@ -358,27 +365,41 @@ def test_what_was_not_rechecked_stays_and_so_does_what_follows() -> None:
     assert first.cold_copy is not None
     fresh = replace(first, cold_copy=replace(first.cold_copy, rechecked_unix_ms=None))
     stored[1] = stored[1]._replace(segment=replace(fresh, last_entry=EntryId(0)))
-    assert [node.segment.epoch for node in plan_move(world.log, stored)] == [1]
+    assert [node.segment.epoch for node in plan_move(world.log, stored, RESTED_MS)] == [1]
+
+
+def test_a_fresh_cold_copy_stays_for_compaction_and_so_does_what_follows() -> None:
+    world = make_world(epoch_count=5)
+    stored = _stored(world)
+    segment = stored[2].segment
+    assert segment.cold_copy is not None
+    fresh = replace(segment, cold_copy=segment.cold_copy.rechecked(78), last_entry=EntryId(0))
+    stored[2] = stored[2]._replace(segment=fresh)
+    assert [node.segment.epoch for node in plan_move(world.log, stored, 77)] == [1, 2]
+    assert [node.segment.epoch for node in plan_move(world.log, stored, 78)] == [1, 2, 3, 4]
 
 
 def test_no_more_leaves_at_once_than_fits() -> None:
     world = make_world(epoch_count=5)
     large = _stored(world, MOVE_BYTES_MAX // 5)
-    assert len(plan_move(world.log, large)) == 4
-    assert not plan_move(world.log, _stored(world, NODE_BYTES_MAX + 1))
+    assert len(plan_move(world.log, large, RESTED_MS)) == 4
+    assert not plan_move(world.log, _stored(world, NODE_BYTES_MAX + 1), RESTED_MS)
 
 
 def test_a_gap_is_a_mistake_of_ours() -> None:
     world = make_world(epoch_count=5)
     with pytest.raises(AssertionError):
-        plan_move(world.log, _stored(world)[1:])
+        plan_move(world.log, _stored(world)[1:], RESTED_MS)
 
 
 def test_given_up_epochs_need_no_record() -> None:
     world = make_world(epoch_count=5)
     world.give_up()
     world.give_up()
-    assert [node.segment.epoch for node in plan_move(world.log, _stored(world))] == [3, 4]
+    assert [node.segment.epoch for node in plan_move(world.log, _stored(world), RESTED_MS)] == [
+        3,
+        4,
+    ]
 
 
 def test_a_rewrite_leaves_nothing_out() -> None:

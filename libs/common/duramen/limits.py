@@ -256,6 +256,10 @@ UNDELETE_WINDOW_US: Final = 1 * HOUR
 """How long a deleted log can be had back: a mistake is noticed within minutes, and whoever deletes
 to free space does not wait for a day."""
 
+METADATA_REST_US: Final = 2 * DAY
+"""A released segment's node stays in ZooKeeper for so long after the second look at its cold copy:
+compaction, a day apart, may replace the copy meanwhile, and no more once the node has left."""
+
 RETENTION_INTERVAL_US: Final = 1 * MINUTE
 """Rest between two rounds of retention (± 20 %): a record lives hours, a minute more is nothing."""
 

@@ -19,12 +19,14 @@ from duramen.cli.cluster.bookies import bookies_app, regions_app
 from duramen.cli.cluster.members import members
 from duramen.cli.cluster.ownership import balance, hand_over, owners, story, weigh
 from duramen.cli.cluster.placement import placement_app
+from duramen.cli.cluster.rebuild import rebuild
 from duramen.cli.cluster.repair import accept_loss, disruption, drain, rebalance, repair_app
 from duramen.cli.cluster.verify import verify
 from duramen.cli.declare.apply import apply
 from duramen.cli.declare.namespaces import namespace_app
 from duramen.cli.live.sql import sql
 from duramen.cli.live.top import top
+from duramen.cli.log_history import epochs
 from duramen.cli.log_life import delete, end, truncate, undelete
 from duramen.cli.logs import log_app, maintenance, segments
 from duramen.cli.programs.archive import archive_app
@@ -50,7 +52,7 @@ app.command(append)
 app.command(read)
 app.command(tail)
 app.command(namespace_app)
-for log_command in (truncate, end, delete, undelete):
+for log_command in (truncate, end, delete, undelete, epochs, rebuild):
     log_app.command(log_command)
 app.command(log_app)
 app.command(segments)

@@ -285,6 +285,10 @@ class RestClient:
         """The log's segments. Raises as `get_json`."""
         return await self.get_json(f"{_log_path(namespace, log)}/segments")
 
+    async def list_epochs(self, namespace: str, log: str) -> dict[str, Any]:
+        """The history of the log's epochs. Raises as `get_json`."""
+        return await self.get_json(f"{_log_path(namespace, log)}/epochs")
+
     async def reconfigure_log(
         self, namespace: str, log: str, patch: Mapping[str, Any], *, version: int | None = None
     ) -> dict[str, Any]:

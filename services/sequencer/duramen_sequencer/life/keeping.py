@@ -29,20 +29,23 @@ from duramen.core.metadata_log.keeper import (
     ClaimEpoch,
     CommitMarks,
     Keeper,
+    KeeperView,
     Look,
     MakeLog,
     ReadAll,
     TrimLog,
     Want,
 )
-from duramen.core.metadata_log.moving import NODE_BYTES_MAX, first_to_move
+from duramen.core.metadata_log.moving import NODE_BYTES_MAX, first_to_move, rechecked_unix_ms
 from duramen.core.metadata_log.record import MetadataKind, MetadataRecord
 from duramen.core.ownership.relief import can_append
 from duramen.core.sequencer.context import SequencerContext
 from duramen.errors import DuramenError
 from duramen.ids import Epoch, LogId, is_metadata_log, metadata_log_of
+from duramen.limits import METADATA_REST_US
 from duramen.runtime.metadata_log.records import MetadataRecords
 from duramen.runtime.stores.metadata_store import MetadataError, SessionState
+from duramen.units import MS
 from duramen.wire.metadata_json import MetadataJsonError
 from duramen.wire.nodes.metadata_entries import pack_metadata_batches
 from duramen_sequencer.flexible.tree_format import METADATA_LOGS, TreeFormat
@@ -78,6 +81,7 @@ class Keeping:
     Args:
         is_ours: whether this process looks after a log, by its nodes as they are now.
         tree: whether every process understands metadata logs.
+        rest_us: released segments stay for so long after the second look at their cold copy.
     """
 
     def __init__(
@@ -89,14 +93,18 @@ class Keeping:
         tree: TreeFormat,
         *,
         is_ours: Callable[[LogNode], Awaitable[bool]],
+        rest_us: int = METADATA_REST_US,
     ) -> None:
         self._host = host
+        self._rest_ms = rest_us // MS
         self._context = context
         self._nodes = nodes
         self._records = records
         self._tree = tree
         self._is_ours = is_ours
         self._told: dict[LogId, _Told] = {}
+        self._rests_until_ms: dict[LogId, int] = {}
+        """Of logs whose next segment to leave has a fresh cold copy."""
         self._waiting: dict[LogId, None] = {}
         self._is_wanted = asyncio.Event()
         self._workers: list[asyncio.Task[None]] = []
@@ -125,16 +133,25 @@ class Keeping:
 
     def forget_others(self, ours: set[LogId]) -> None:
         """What is known of logs that are not there any more is forgotten."""
-        self._told = {log_id: told for log_id, told in self._told.items() if log_id in ours}
+        for known in (self._told, self._rests_until_ms):
+            for log_id in [log_id for log_id in known if log_id not in ours]:
+                del known[log_id]
 
-    def want(self, log: LogNode) -> bool:
-        """A log that this process looks after, as it is now; whether something is due."""
-        if is_metadata_log(log.log_id) or log.is_deleted or not self._is_due(log):
-            return False
+    def want(self, log: LogNode) -> int | None:
+        """A log that this process looks after, as it is now.
+
+        Returns:
+            When it is to be named again, in wall-clock ms; None: when its node has changed.
+        """
+        now_ms = read_unix_ms()
+        if is_metadata_log(log.log_id) or log.is_deleted:
+            return None
+        if not self._is_due(log, now_ms):
+            return self._rests_until_ms.get(log.log_id) if _has_more(log) else None
         if len(self._waiting) < _WAITING_MAX:
             self._waiting[log.log_id] = None
             self._is_wanted.set()
-        return True
+        return now_ms
 
     def statistics(self) -> dict[str, Any]:
         """Passes and what they did since the start, and why there are none."""
@@ -146,19 +163,16 @@ class Keeping:
             "records": self._records.statistics(),
         }
 
-    def _is_due(self, log: LogNode) -> bool:
+    def _is_due(self, log: LogNode, now_ms: int) -> bool:
+        may_move = _has_more(log) and now_ms >= self._rests_until_ms.get(log.log_id, 0)
         newest = self._find_newest(log)
         told = self._told.get(log.log_id)
         if told is None:
             # Of a log that nobody appends to here, only what is to come is told.
             is_known_here = self._find_opened(log.log_id) is None
             self._told[log.log_id] = newest if is_known_here else _Told(0, is_closed=False)
-            return not is_known_here or log.metadata.epoch > 0 or self._may_move(log)
-        return newest > told or self._may_move(log)
-
-    @staticmethod
-    def _may_move(log: LogNode) -> bool:
-        return first_to_move(log) < log.first_hot_epoch
+            return not is_known_here or log.metadata.epoch > 0 or may_move
+        return newest > told or may_move
 
     def _find_opened(self, log_id: LogId) -> LogNode | None:
         """The log node that opened the epoch which is open here."""
@@ -188,13 +202,14 @@ class Keeping:
     async def run_pass(self, log_id: LogId) -> None:
         """Have a keeper do what is due at one log; what fails is left to a later round."""
         self._counts["passes"] += 1
-        one = _Pass(self._host, self._nodes, self._records, self._is_ours, self._counts)
+        one = _Pass(self._host, self._look, self._nodes, self._records, self._counts)
         try:
             async with asyncio.timeout(PASS_S):
                 log = await self._find_kept(log_id)
                 if log is not None:
                     newest = await self._tell_history(log, one.keeper)
                     await one.run(log_id)
+                    self._note_rest(log_id, one.view)
                     if newest is not None and not one.keeper.has_history:
                         self._told[log_id] = newest
         except (DuramenError, MetadataError, MetadataJsonError, TimeoutError) as error:
@@ -209,13 +224,23 @@ class Keeping:
             return None  # what another keeper left is being closed
         if not await self._is_understood():
             return None
-        view = await self._nodes.look(log_id, self._is_ours)
+        view = await self._look(log_id)
         if view is None or not view.is_keeper:
             return None
         if not can_append(metadata_log_config(view.log.config), self._context.candidates, ()):
             self._obstacle = f"there are too few bookies for the metadata log of log {log_id}"
             return None
         return view.log
+
+    async def _look(self, log_id: LogId) -> KeeperView | None:
+        rested_ms = read_unix_ms() - self._rest_ms
+        return await self._nodes.look(log_id, self._is_ours, rested_unix_ms=rested_ms)
+
+    def _note_rest(self, log_id: LogId, view: KeeperView | None) -> None:
+        """Look again when the next segment may leave, and not before."""
+        if view is not None and view.stored:
+            rechecked_ms = rechecked_unix_ms(view.stored[0].segment)
+            self._rests_until_ms[log_id] = rechecked_ms + self._rest_ms
 
     async def _is_understood(self) -> bool:
         """Whether every process knows metadata logs; nobody is asked again for a while."""
@@ -258,19 +283,20 @@ class _Pass:
     def __init__(
         self,
         host: LogHost,
+        look: Callable[[LogId], Awaitable[KeeperView | None]],
         nodes: MetadataLogNodes,
         records: MetadataRecords,
-        is_ours: Callable[[LogNode], Awaitable[bool]],
         counts: Counter[str],
     ) -> None:
         self.keeper = Keeper(_make_nonce)
         self._host = host
         self._nodes = nodes
         self._records = records
-        self._is_ours = is_ours
+        self._look = look
         self._counts = counts
         self._epoch: MetadataEpoch | None = None
-        self._log: LogNode | None = None
+        self.view: KeeperView | None = None
+        """What the last look showed."""
 
     async def run(self, log_id: LogId) -> None:
         """Until the keeper rests. Raises: DuramenError, MetadataError, MetadataJsonError."""
@@ -287,20 +313,19 @@ class _Pass:
             self._epoch = None
 
     async def _carry_out(self, log_id: LogId, want: Want) -> None:
-        keeper, now_ms = self.keeper, time.time_ns() // 1_000_000
+        keeper, now_ms = self.keeper, read_unix_ms()
         match want:
             case Look():
-                view = await self._nodes.look(log_id, self._is_ours)
-                self._log = None if view is None else view.log
-                keeper.on_look(view)
+                self.view = await self._look(log_id)
+                keeper.on_look(self.view)
             case MakeLog():
                 await self._nodes.make(want, created_unix_ms=now_ms, nonce=_make_nonce())
                 keeper.on_changed(is_worth_a_look=True)
             case ClaimEpoch():
                 keeper.on_opened(await self._open(log_id, want))
             case ReadAll():
-                assert self._log is not None
-                keeper.on_read(await self._records.read_closed(self._log))
+                assert self.view is not None
+                keeper.on_read(await self._records.read_closed(self.view.log))
             case AppendMetadata(records=records):
                 assert self._epoch is not None
                 placed = await self._epoch.append(pack_metadata_batches(records, now_ms))
@@ -323,6 +348,16 @@ class _Pass:
         epoch = await self._epoch.open()
         self._counts["epochs"] += epoch is not None
         return epoch
+
+
+def _has_more(log: LogNode) -> bool:
+    """Whether a released segment has not left yet."""
+    return first_to_move(log) < log.first_hot_epoch
+
+
+def read_unix_ms() -> int:
+    """The wall clock: a wrong one makes segments leave early or late by as much."""
+    return time.time_ns() // 1_000_000
 
 
 def _make_nonce() -> str:

@@ -48,12 +48,17 @@ class MetadataLogNodes:
         self._paths = paths
 
     async def look(
-        self, log_id: LogId, is_keeper: Callable[[LogNode], Awaitable[bool]]
+        self,
+        log_id: LogId,
+        is_keeper: Callable[[LogNode], Awaitable[bool]],
+        *,
+        rested_unix_ms: int,
     ) -> KeeperView | None:
         """What stands there now, the log node first; None: there is no such log.
 
         Args:
             is_keeper: whether this process looks after the log.
+            rested_unix_ms: cold copies that were rechecked after it stay.
 
         Raises:
             MetadataError: the store does not say.
@@ -71,6 +76,7 @@ class MetadataLogNodes:
             found.version,
             None if metadata_log is None else read_any_log(metadata_log.data),
             await self._read_stored(log),
+            rested_unix_ms,
             is_keeper=await is_keeper(log),
         )
 

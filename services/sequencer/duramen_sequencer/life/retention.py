@@ -76,8 +76,8 @@ class RetentionRounds:
 
     Args:
         is_ours: whether this process looks after a log with that owner node (its sequencer's id).
-        keep: told of each log that this process looks after and that is not quiet; whether
-            something is due at its metadata log: then it is told again in the next round.
+        keep: told of each log that this process looks after and that is not quiet; when it is to
+            be told again, in wall-clock ms, if its node does not change.
         now_unix_ms: wall-clock time; a wrong clock makes retention early or late by as much.
     """
 
@@ -87,7 +87,7 @@ class RetentionRounds:
         is_ours: Callable[[LogNode, str | None], bool],
         rng: random.Random,
         *,
-        keep: Callable[[LogNode], bool] = lambda _: False,
+        keep: Callable[[LogNode], int | None] = lambda _: None,
         interval_us: int = RETENTION_INTERVAL_US,
         undelete_window_us: int = UNDELETE_WINDOW_US,
         now_unix_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
@@ -211,7 +211,7 @@ class RetentionRounds:
             log = read_any_log(stored.data)
             if not self._is_ours(log, await self._read_owner(log_id)):
                 return
-            is_kept = not self._keep(log)
+            kept_ms = self._keep(log)
             due_ms = await self._look_after(log, stored.version, now_ms)
         except MetadataJsonError as error:
             _LOG.warning("log %d is passed over: %s", log_id, error)
@@ -220,7 +220,8 @@ class RetentionRounds:
             # What is true now is read in the next round (R3): every step is judged anew.
             self._counts["conflicts"] += 1
             return
-        self._quiet[log_id] = (stored.version, due_ms if is_kept else now_ms)
+        dues_ms = [one_ms for one_ms in (due_ms, kept_ms) if one_ms is not None]
+        self._quiet[log_id] = (stored.version, min(dues_ms, default=None))
 
     async def _read_owner(self, log_id: LogId) -> str | None:
         owner = await self._link.read_owner(log_id)

@@ -4,7 +4,7 @@ Needs ZooKeeper and the bookies' data ports, so it runs inside the cluster's net
 changed. Where they are stands in the cluster.json of a `duramen run`, or in `--zookeeper` and
 `--cluster`.
 
-Called by `cli.main`. Source: docs/cli.md, docs/protocol/repair.md.
+Called by `cli.main`; `rebuild` finds a cluster by it. Source: docs/cli.md, docs/protocol/repair.md.
 """
 
 from __future__ import annotations
@@ -40,17 +40,20 @@ from duramen.wire.metadata_json import MetadataJsonError, Paths
 
 _SHOWN_RANGE_COUNT: Final = 20
 
+ZooKeeperOption = Annotated[
+    str | None, Parameter(help="host:port of ZooKeeper, with commas (else cluster.json)")
+]
+ClusterOption = Annotated[
+    str | None, Parameter(help="the cluster's name in ZooKeeper (else cluster.json)")
+]
+
 
 def verify(
     log: LogText,
     /,
     *,
-    zookeeper: Annotated[
-        str | None, Parameter(help="host:port of ZooKeeper, with commas (else cluster.json)")
-    ] = None,
-    cluster: Annotated[
-        str | None, Parameter(help="the cluster's name in ZooKeeper (else cluster.json)")
-    ] = None,
+    zookeeper: ZooKeeperOption = None,
+    cluster: ClusterOption = None,
     data: DataOption = DATA_DEFAULT,
     json: JsonOption = False,
 ) -> int:
@@ -65,7 +68,7 @@ def verify(
     Exit codes: 0 every copy is there and whole; 1 something is not, or failed; 2 usage.
     """
     namespace, name = parse_argument(parse_log, log)
-    hosts, root = _find_cluster(zookeeper, cluster, data)
+    hosts, root = find_cluster(zookeeper, cluster, data)
     with _progress(is_shown=not json and sys.stderr.isatty()) as on_progress:
         found = run_async(_verify(hosts, root, namespace, name, on_progress))
     if json:
@@ -75,7 +78,8 @@ def verify(
     return ExitCode.OK if found["ok"] else ExitCode.FAILED
 
 
-def _find_cluster(zookeeper: str | None, cluster: str | None, data: Path) -> tuple[str, str]:
+def find_cluster(zookeeper: str | None, cluster: str | None, data: Path) -> tuple[str, str]:
+    """Where ZooKeeper is, and the cluster's name in it."""
     if zookeeper is not None and cluster is None:
         raise UsageError("--zookeeper needs --cluster: the cluster's name in it")
     if zookeeper is not None and cluster is not None:

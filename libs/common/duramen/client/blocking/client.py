@@ -514,6 +514,21 @@ class SyncLog:
         """
         return self._portal.call(self._log.segments())
 
+    def epochs(self) -> list[dict[str, Any]]:
+        """List the epochs of the log, oldest first, also given-up ones that are still told of.
+
+        Returns:
+            A mapping each, as REST shows an epoch (docs/protocol/rest.md "Epochs"), with the
+            configuration by which it was opened as `config`: None where nobody has told it.
+
+        Raises:
+            DuramenError: those of `SyncLog`.
+
+        Example:
+            configs = [epoch["config"] for epoch in log.epochs()]
+        """
+        return self._portal.call(self._log.epochs())
+
     def ensure(self, config: LogSettings | Mapping[str, Any] | None = None) -> bool:
         """Create the log if it is missing.
 

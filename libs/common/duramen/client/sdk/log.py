@@ -487,6 +487,25 @@ class Log:
         answer = await self._session.run(lambda: self._session.read.list_segments(*self._key))
         return list(answer["segments"])
 
+    async def epochs(self) -> list[dict[str, Any]]:
+        """List the epochs of the log, oldest first, also given-up ones that are still told of.
+
+        Returns:
+            A mapping each, as REST shows an epoch (docs/protocol/rest.md "Epochs"), with the
+            configuration by which it was opened as `config`: None where nobody has told it.
+
+        Raises:
+            DuramenError: those of `Log`.
+
+        Example:
+            configs = [epoch["config"] for epoch in await log.epochs()]
+        """
+        answer = await self._session.run(lambda: self._session.read.list_epochs(*self._key))
+        configs = answer["configs"]
+        return [
+            {**row, "config": configs.get(str(row["config_version"]))} for row in answer["epochs"]
+        ]
+
     # --- look after it ---------------------------------------------------------------------------
 
     async def ensure(self, config: LogSettings | Mapping[str, Any] | None = None) -> bool:

@@ -52,6 +52,9 @@ class KeeperView:
     stored: Sequence[StoredNode]
     """From `first_to_move` on, without a gap, as many as were read."""
 
+    rested_unix_ms: int
+    """Cold copies that were rechecked after it stay where they are."""
+
     is_keeper: bool
     """This process looks after the log, and every process understands metadata logs."""
 
@@ -232,7 +235,7 @@ class Keeper:
     def _decide(self, view: KeeperView) -> None:
         """The one thing that is due, or nothing."""
         metadata_log = view.metadata_log
-        moved = plan_move(view.log, view.stored)
+        moved = plan_move(view.log, view.stored, view.rested_unix_ms)
         if metadata_log is None:
             if moved or self._history:
                 self._want(MakeLog(view.log, view.version))

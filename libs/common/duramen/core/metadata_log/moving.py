@@ -47,18 +47,21 @@ def first_to_move(log: LogNode) -> Epoch:
     return Epoch(max(log.metadata.through + 1, log.first_live_epoch))
 
 
-def plan_move(log: LogNode, stored: Sequence[StoredNode]) -> tuple[StoredNode, ...]:
+def plan_move(
+    log: LogNode, stored: Sequence[StoredNode], rested_unix_ms: int
+) -> tuple[StoredNode, ...]:
     """Which segments may leave now, oldest first.
 
     Args:
         stored: from `first_to_move` on, without a gap, as many as were read.
+        rested_unix_ms: a cold copy that was rechecked after it stays: compaction may replace it.
     """
     moved: list[StoredNode] = []
     left_bytes = MOVE_BYTES_MAX
     for index, node in enumerate(stored[:MOVE_COUNT_MAX]):
         assert node.segment.epoch == first_to_move(log) + index, (log, node)
         left_bytes -= node.size_bytes
-        if left_bytes < 0 or not _may_leave(log, node):
+        if left_bytes < 0 or not _may_leave(log, node, rested_unix_ms):
             break
         moved.append(node)
     return tuple(moved)
@@ -131,7 +134,14 @@ def trim_target(log: LogNode, metadata_log: LogNode) -> Lsn | None:
     return first if first is not None and first > metadata_log.trim.lsn else None
 
 
-def _may_leave(log: LogNode, node: StoredNode) -> bool:
+def rechecked_unix_ms(segment: AnySegment) -> int:
+    """When its cold copy was; 0: it has none, and needs none."""
+    copy = segment.cold_copy
+    return 0 if copy is None or copy.rechecked_unix_ms is None else copy.rechecked_unix_ms
+
+
+def _may_leave(log: LogNode, node: StoredNode, rested_unix_ms: int) -> bool:
     segment = node.segment
     is_released = segment.is_closed and segment.epoch < log.first_hot_epoch
-    return is_released and can_do_without_hot_copies(segment) and node.size_bytes <= NODE_BYTES_MAX
+    is_safe = can_do_without_hot_copies(segment) and rechecked_unix_ms(segment) <= rested_unix_ms
+    return is_released and is_safe and node.size_bytes <= NODE_BYTES_MAX

@@ -119,6 +119,30 @@ class MetadataRecords:
         end = lsn_of(Epoch(metadata_log.last_clean_epoch + 1), EntryId(0))
         return await self._read_range(log.log_id, log.metadata.first_lsn, Lsn(end - 1))
 
+    async def read_kept(self, log_id: LogId) -> tuple[list[PlacedRecord], list[Epoch]]:
+        """Whatever can still be read, whether it may count or not: for a person who repairs.
+
+        Returns:
+            The records, and epochs of the metadata log of which some cannot be read.
+
+        Raises:
+            DuramenError: `metadata_unavailable`: there is no node of the metadata log.
+            MetadataError, MetadataJsonError: the metadata store does not say.
+        """
+        metadata_log = await self._read_log(log_id)
+        if metadata_log is None:
+            detail = f"log {log_id} has no metadata log, or its node is lost"
+            raise DuramenError("metadata_unavailable", detail)
+        records: list[PlacedRecord] = []
+        unreadable: list[Epoch] = []
+        for epoch in range(metadata_log.first_live_epoch, metadata_log.last_clean_epoch + 1):
+            begin = lsn_of(Epoch(epoch), EntryId(0))
+            try:
+                records += await self._read_entries(log_id, begin, Lsn(begin | _LAST_ENTRY))
+            except (DuramenError, MetadataJsonError):
+                unreadable.append(Epoch(epoch))
+        return records, unreadable
+
     def statistics(self) -> dict[str, Any]:
         """What is kept, and entries that were read since the start."""
         return {

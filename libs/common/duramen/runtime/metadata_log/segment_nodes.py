@@ -17,8 +17,15 @@ from typing import Final
 
 from duramen.core.flexible.segment import AnySegment
 from duramen.core.log_node import LogNode
+from duramen.core.metadata_log.history import ToldEpoch, tell_epochs
 from duramen.core.metadata_log.listing import PlacedRecord, SegmentListing, Whereabouts
-from duramen.core.metadata_log.lookup import ListingLookup, LookupStep, SegmentLookup, Unreadable
+from duramen.core.metadata_log.lookup import (
+    LOOK_COUNT_MAX,
+    ListingLookup,
+    LookupStep,
+    SegmentLookup,
+    Unreadable,
+)
 from duramen.errors import DuramenError
 from duramen.ids import Epoch, LogId
 from duramen.runtime.metadata_log.records import MetadataRecords
@@ -80,6 +87,18 @@ class SegmentNodes:
         if isinstance(result, Unreadable):
             raise _unreadable(log_id, result, f"the segments of log {log_id}")
         return result
+
+    async def tell_epochs(self, log_id: LogId) -> tuple[LogNode, list[ToldEpoch]]:
+        """The log, and the history of its epochs, as far as anybody can tell it.
+
+        Raises: as `find`.
+        """
+        for _ in range(LOOK_COUNT_MAX):
+            listing = await self.list_all(log_id)
+            records = await self._records.read_closed(listing.log)
+            if records is not None:
+                return listing.log, tell_epochs(listing, records)
+        raise _unreadable(log_id, Unreadable.TOO_MANY_CHANGES, f"the epochs of log {log_id}")
 
     async def _read_log(self, log_id: LogId) -> LogNode | None:
         path = self._paths.log(log_id)

@@ -297,6 +297,29 @@ class SegmentsAnswer(Answer):
     segments: Annotated[list[SegmentAnswer], Field(description="oldest first")]
 
 
+class EpochAnswer(Answer):
+    """An epoch of a log, which lives or was given up."""
+
+    epoch: _Number
+    metadata: Annotated[
+        Literal["zookeeper", "metadata_log", "history"],
+        Field(description="where its metadata are; `history`: given up, as it was told last"),
+    ]
+    config_version: Annotated[
+        int | None, Field(description="of the log when it was opened; null: nobody has told it")
+    ]
+    segment: Annotated[SegmentAnswer | None, Field(description="null: its metadata cannot be read")]
+
+
+class EpochsAnswer(Answer):
+    """The history of a log, as far as anybody can tell it."""
+
+    epochs: Annotated[list[EpochAnswer], Field(description="oldest first")]
+    configs: Annotated[
+        dict[str, dict[str, Any]], Field(description="by version: those that epochs name")
+    ]
+
+
 # --- Namespaces and logs -------------------------------------------------------------------------
 
 
@@ -424,7 +447,7 @@ ANSWERS: Final[tuple[type[Answer], ...]] = (
     MarkAnswer, EarlyMarkAnswer, HeadAnswer, AppendedAnswer, RecordAnswer, GapAnswer,
     RecordsAnswer,
     TailAnswer, SegmentAnswer, ColdCopyAnswer, CopyAnswer, FragmentAnswer, PropertyAnswer,
-    SegmentNodeAnswer, SegmentsAnswer,
+    SegmentNodeAnswer, SegmentsAnswer, EpochAnswer, EpochsAnswer,
     NamespaceAnswer, NamespaceChangedAnswer, NamespaceDeletedAnswer, ListedNamespaceAnswer,
     NamespacesAnswer, LogMadeAnswer, LogAnswer, LogChangedAnswer, ListedLogAnswer, LogsAnswer,
     RolledAnswer, TruncatedAnswer, EndedAnswer, DeletedAnswer, FencedAnswer,

@@ -19,6 +19,7 @@ from duramen.runtime.public.answers import (
     AppendedAnswer,
     DeletedAnswer,
     EndedAnswer,
+    EpochsAnswer,
     FencedAnswer,
     LogAnswer,
     LogChangedAnswer,
@@ -191,6 +192,12 @@ CALLS: Final = (
         "getSegments", "GET", f"{LOG_PATH}/segments", Side.READ,
         "The live segments with their placement", "Oldest first.",
         _given(200, "the segments", SegmentsAnswer), _OF_LOG,
+    ),
+    PublicCall(
+        "getEpochs", "GET", f"{LOG_PATH}/epochs", Side.READ,
+        "The history of a log's epochs",
+        "Oldest first, also those that were given up and are still told of.",
+        _given(200, "the epochs", EpochsAnswer), _OF_LOG,
     ),
     PublicCall(
         "ensureLog", "PUT", LOG_PATH, Side.WRITE,
