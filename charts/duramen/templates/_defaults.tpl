@@ -27,6 +27,7 @@ spec:
   {{- end }}
   placement: {{ $spec.placement }}
   gossip: {{ $spec.gossip }}
+  metadataLogs: {{ $spec.metadataLogs }}
   {{- with $spec.publicNames }}
   publicNames: {{- toYaml . | nindent 4 }}
   {{- end }}

@@ -293,6 +293,14 @@ class LogClusterSpec(Part):
             "that a frozen one loses its logs after a second and not when its session ends."
         ),
     ] = True
+    metadata_logs: Annotated[
+        bool,
+        Field(
+            description="Whether metadata of released segments leave ZooKeeper for logs of their "
+            "own. Once they have, no process of a version before them starts; false keeps a way "
+            "back after an upgrade."
+        ),
+    ] = True
     cold_store: Annotated[
         ColdStoreSpec | None, Field(description="Where archived segments go. Left out: no archive.")
     ] = None

@@ -107,8 +107,9 @@ class SequencerService:
         self._life = LifeOperations(self.host, link, Boundaries(link, lanes, self._cold))
         self._keeping = self._make_keeping(link, lanes)
         self._retention = RetentionRounds(
-            link, self.host.looks_after, self._context.rng, keep=self._keeping.want
-        )
+            link, self.host.looks_after, self._context.rng,
+            keeper=self._keeping if options.keeps_metadata_logs else None,
+        )  # fmt: skip
         self._balancing = self._make_balancing()
         self._auditor, self._election = self._make_auditor(link, changes)
         self._repair = RepairOperations(self._auditor, self._election, self._context.rng)

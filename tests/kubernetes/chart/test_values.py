@@ -43,6 +43,7 @@ BAD: list[tuple[str, Any, str]] = [
     ("cluster.domains", [{"region": "eu"}], r"/cluster/domains/0'.*missing property 'zone'"),
     ("cluster.placement", "loose", r"/cluster/placement'.*'strict', 'preferred'"),
     ("cluster.gossip", "off", r"/cluster/gossip'.*got string, want boolean"),
+    ("cluster.metadataLogs", 1, r"/cluster/metadataLogs'.*got number, want boolean"),
     ("cluster.publicNames", ["https://a.test"], r"/cluster/publicNames/0'.*does not match"),
     ("cluster.publicNames", ["10.1.2.3"], r"/cluster/publicNames/0'.*does not match"),
     ("cluster.publicNames", "a.test", r"/cluster/publicNames'.*got string, want array"),

@@ -239,6 +239,16 @@ def test_a_cluster_without_bookies_says_what_is_missing() -> None:
     assert "a segment needs 3" in ready["message"]
 
 
+def test_metadata_logs_can_be_switched_off_at_sequencers_alone() -> None:
+    with_them, without = make_world(), make_world(metadataLogs=False)
+    for name in ("sequencer", "writeproxy", "readproxy"):
+        kind = "StatefulSet" if name == "sequencer" else "Deployment"
+        before = read_arguments(with_them, kind, f"main-{name}")
+        after = read_arguments(without, kind, f"main-{name}")
+        assert "--no-metadata-logs" not in before
+        assert ("--no-metadata-logs" in after) == (name == "sequencer")
+
+
 def test_gossip_can_be_switched_off_without_a_new_start_of_bookies() -> None:
     with_it, without = make_world(), make_world(gossip=False)
     for name in ("sequencer", "writeproxy", "readproxy"):

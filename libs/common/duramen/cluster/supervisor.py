@@ -94,6 +94,7 @@ class ClusterOptions:
     `session_timeout_s`: of every service's session with ZooKeeper. `cors_origins`: whose pages may
     call the proxies. `public_names`: what else services are called, as behind a reverse proxy.
     `is_gossiping`: whether sequencers find out together who of them answers.
+    `keeps_metadata_logs`: whether metadata of released segments leave ZooKeeper.
     `cold_store`: URL of the archive; None is the folder `cold` beside the data, which is made.
     """
 
@@ -109,6 +110,7 @@ class ClusterOptions:
     public_names: tuple[str, ...] = ()
     cold_store: str | None = None
     is_gossiping: bool = True
+    keeps_metadata_logs: bool = True
 
 
 class Supervisor:
@@ -272,6 +274,8 @@ class Supervisor:
             flags += [f"--cors-origin={origin}" for origin in self._options.cors_origins]
         if plan.role in ("bookie", "sequencer", "writeproxy") and not self._options.is_gossiping:
             flags.append("--no-gossip")
+        if plan.role == "sequencer" and not self._options.keeps_metadata_logs:
+            flags.append("--no-metadata-logs")
         if plan.role in ("sequencer", "readproxy"):
             flags += ["--cold-store", self._cold_store]
         return flags

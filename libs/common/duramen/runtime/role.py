@@ -79,6 +79,7 @@ class ServiceOptions:
     give_up_after_us: int = GIVE_UP_AFTER_US
     is_balancing: bool = True
     is_gossiping: bool = True
+    keeps_metadata_logs: bool = True
     is_forwarding: bool = True
     cors_origins: tuple[str, ...] = ()
     cold_store: str | None = None

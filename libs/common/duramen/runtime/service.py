@@ -263,6 +263,13 @@ def _add_sequencer_options(parser: argparse.ArgumentParser) -> None:
         "reaches them; 0s: never (default: 10s)",
     )
     parser.add_argument(
+        "--no-metadata-logs",
+        dest="keeps_metadata_logs",
+        action="store_false",
+        help="leave metadata of released segments in ZooKeeper; once some have left it, no process "
+        "of a version before metadata logs starts any more",
+    )
+    parser.add_argument(
         "--no-balance",
         dest="is_balancing",
         action="store_false",

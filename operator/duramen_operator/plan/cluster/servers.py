@@ -179,6 +179,7 @@ def _make_pod(
         arguments=[
             *(token for flag in flags.items() for token in flag),
             *_gossip_arguments(frame, component),
+            *_metadata_arguments(frame, component),
             *name_arguments(frame, component),
         ],
         ports=ports,
@@ -231,3 +232,8 @@ def _gossip_arguments(frame: ClusterFrame, component: str) -> list[str]:
     """Bookies only answer, so for the switch no bookie is started anew."""
     is_told = component in (SEQUENCER, WRITE_PROXY) and not frame.spec.gossip
     return ["--no-gossip"] if is_told else []
+
+
+def _metadata_arguments(frame: ClusterFrame, component: str) -> list[str]:
+    is_told = component == SEQUENCER and not frame.spec.metadata_logs
+    return ["--no-metadata-logs"] if is_told else []

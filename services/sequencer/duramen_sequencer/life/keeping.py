@@ -17,7 +17,7 @@ import logging
 import secrets
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
@@ -131,10 +131,10 @@ class Keeping:
             for task in self._passes:
                 task.cancel()
 
-    def forget_others(self, ours: set[LogId]) -> None:
+    def forget_others(self, seen: Collection[LogId]) -> None:
         """What is known of logs that are not there any more is forgotten."""
         for known in (self._told, self._rests_until_ms):
-            for log_id in [log_id for log_id in known if log_id not in ours]:
+            for log_id in [log_id for log_id in known if log_id not in seen]:
                 del known[log_id]
 
     def want(self, log: LogNode) -> int | None:

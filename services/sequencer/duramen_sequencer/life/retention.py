@@ -21,8 +21,8 @@ import logging
 import random
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from duramen.core.flexible.segment import AnySegment
 from duramen.core.life.retention import (
@@ -71,13 +71,23 @@ class _Stored(NamedTuple):
     version: int
 
 
+class LogKeeper(Protocol):
+    """Who works in the background at the logs that this process looks after."""
+
+    def want(self, log: LogNode) -> int | None:
+        """Told of each that is not quiet; when it is to be named again, in wall-clock ms, if its
+        node does not change."""
+
+    def forget_others(self, seen: Collection[LogId]) -> None:
+        """Told of all logs that there are, after a round."""
+
+
 class RetentionRounds:
     """Rounds of retention of one sequencer.
 
     Args:
         is_ours: whether this process looks after a log with that owner node (its sequencer's id).
-        keep: told of each log that this process looks after and that is not quiet; when it is to
-            be told again, in wall-clock ms, if its node does not change.
+        keeper: of metadata logs; None: there is none.
         now_unix_ms: wall-clock time; a wrong clock makes retention early or late by as much.
     """
 
@@ -87,7 +97,7 @@ class RetentionRounds:
         is_ours: Callable[[LogNode, str | None], bool],
         rng: random.Random,
         *,
-        keep: Callable[[LogNode], int | None] = lambda _: None,
+        keeper: LogKeeper | None = None,
         interval_us: int = RETENTION_INTERVAL_US,
         undelete_window_us: int = UNDELETE_WINDOW_US,
         now_unix_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
@@ -95,7 +105,7 @@ class RetentionRounds:
         self._link = link
         self._is_ours = is_ours
         self._rng = rng
-        self._keep = keep
+        self._keeper = keeper
         self._interval_us = interval_us
         self._window_us = undelete_window_us
         self._now_unix_ms = now_unix_ms
@@ -184,6 +194,8 @@ class RetentionRounds:
         self._quiet = {log_id: quiet for log_id, quiet in self._quiet.items() if log_id in seen}
         self._held = {log_id: epoch for log_id, epoch in self._held.items() if log_id in seen}
         self._unarchived = {log_id: e for log_id, e in self._unarchived.items() if log_id in seen}
+        if self._keeper is not None:
+            self._keeper.forget_others(seen)
         self._counts["rounds"] += 1
 
     async def _list_logs(self) -> AsyncIterator[list[LogId]]:
@@ -211,7 +223,7 @@ class RetentionRounds:
             log = read_any_log(stored.data)
             if not self._is_ours(log, await self._read_owner(log_id)):
                 return
-            kept_ms = self._keep(log)
+            kept_ms = None if self._keeper is None else self._keeper.want(log)
             due_ms = await self._look_after(log, stored.version, now_ms)
         except MetadataJsonError as error:
             _LOG.warning("log %d is passed over: %s", log_id, error)

@@ -75,6 +75,9 @@ _ColdStoreOption = Annotated[
 _GossipOption = Annotated[
     bool, Parameter(help="sequencers find out together which of them answers nobody")
 ]
+_MetadataLogsOption = Annotated[
+    bool, Parameter(help="metadata of released segments leave ZooKeeper for logs of their own")
+]
 _FileOption = Annotated[
     Path | None, Parameter(help="the demo's file; without it Python's own library")
 ]
@@ -127,6 +130,7 @@ def run(
     ] = f"{ZOOKEEPER_SESSION_S:g}s",
     restart: Annotated[bool, Parameter(help="start again what ends")] = True,
     gossip: _GossipOption = True,
+    metadata_logs: _MetadataLogsOption = True,
     cors_origin: _OriginsOption = (),
     public_name: _NamesOption = (),
     cold_store: _ColdStoreOption = None,
@@ -158,6 +162,7 @@ def run(
         zookeeper=zookeeper,
         is_restarting=restart,
         is_gossiping=gossip,
+        keeps_metadata_logs=metadata_logs,
         session_timeout_s=_parse_session_s(session_timeout),
         cors_origins=_check_each(parse_origin, "--cors-origin", cors_origin),
         public_names=_check_each(parse_name, "--public-name", public_name),
