@@ -68,11 +68,18 @@ class MovedSegments:
         records = MetadataRecords(self._store, self._paths, self.fetch_run)
         return SegmentNodes(self._store, self._paths, records)
 
-    async def move(self, through: int, *, unrecorded: tuple[int, ...] = ()) -> None:
+    async def move(
+        self,
+        through: int,
+        *,
+        unrecorded: tuple[int, ...] = (),
+        ensemble: tuple[Member, ...] = (MEMBER,),
+    ) -> None:
         """Take the nodes of all epochs up to `through` out of the store; once.
 
         Args:
             unrecorded: of these no record is left, by some loss.
+            ensemble: who holds the metadata log.
         """
         paths, log_path = self._paths, self._paths.log(self._log_id)
         found = await self._store.get(log_path)
@@ -89,7 +96,7 @@ class MovedSegments:
                 segment = read_segment(stored.data)
                 records.append(MetadataRecord(MetadataKind.MOVED, segment, stored.version, 1))
         self._append(records)
-        await self._make(log)
+        await self._make(log, ensemble)
         marks = MetadataMarks(FIRST, through, None, lsn_of(FIRST, EntryId(len(self.entries) - 1)))
         moved = log.with_metadata(marks, "moved")
         await self._store.commit([Set(log_path, encode_log(moved), found.version), *ops])
@@ -104,10 +111,11 @@ class MovedSegments:
             )  # fmt: skip
             self.entries.append(entry)
 
-    async def _make(self, log: LogNode) -> None:
+    async def _make(self, log: LogNode, ensemble: tuple[Member, ...]) -> None:
         log_id, totals = metadata_log_of(self._log_id), Totals(len(self.entries), 1)
-        fragments = (Fragment(EntryId(0), (MEMBER,)),)
-        segment = Segment(log_id, FIRST, Quorum(1, 1, 1), fragments).closed(
+        fragments = (Fragment(EntryId(0), ensemble, is_proved=True),)
+        size = len(ensemble)
+        segment = Segment(log_id, FIRST, Quorum(size, size, size // 2 + 1), fragments).closed(
             last_entry=EntryId(len(self.entries) - 1), totals=totals, start_seq_num=0,
             completed_unix_ms=1, nonce="m",
         )  # fmt: skip

@@ -28,6 +28,7 @@ from duramen.runtime.registry import Registration, Roster
 from duramen.runtime.role import ServiceOptions, StartRefusedError
 from duramen.runtime.roster_calls import RosterCalls
 from duramen.runtime.sequencer.bookie_lanes import BookieLanes
+from duramen.runtime.sequencer.entry_reads import open_segment_nodes
 from duramen.runtime.sequencer.maintenance import Maintenance
 from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.runtime.sequencer.node_watch import NodeWatch
@@ -98,8 +99,9 @@ class SequencerService:
         self._cold = open_cold_reads(
             options.cold_store, store, self._paths, cache_bytes=_COLD_CACHE_BYTES
         )
-        self._life = LifeOperations(self.host, link, Boundaries(link, lanes, self._cold))
-        self._retention = RetentionRounds(link, self.host.looks_after, self._context.rng)
+        segments = open_segment_nodes(store, self._paths, lanes)
+        self._life = LifeOperations(self.host, link, Boundaries(segments, lanes, self._cold))
+        self._retention = RetentionRounds(link, segments, self.host.looks_after, self._context.rng)
         self._balancing = self._make_balancing()
         self._auditor, self._election = self._make_auditor(link, changes)
         self._repair = RepairOperations(self._auditor, self._election, self._context.rng)
