@@ -53,12 +53,13 @@ async def connect(place: ClusterPlace) -> AsyncIterator[Connection]:
     try:
         async with report_waiting(f"ZooKeeper at {place.zookeeper}", say):
             await metadata.start()
-        nodes = ClusterNodes(metadata, paths)
+        source = BookieSource(address, metadata)
+        nodes = ClusterNodes(metadata, paths, source.read_run)
         uuid = await nodes.read_uuid()
         if uuid is None:
             detail = f"{place.zookeeper} knows no cluster {place.cluster!r}"
             raise DuramenError("metadata_unavailable", detail)
-        async with BookieSource(address, metadata) as source:
+        async with source:
             yield Connection(metadata, paths, nodes, source, store, place.cold_store, uuid)
     except MetadataError as error:
         detail = f"ZooKeeper at {place.zookeeper}: {error}"

@@ -35,6 +35,7 @@ from duramen_spark.archive.driver import ArchiveRun, Options
 from duramen_spark.archive.part_task import PartResult, PartTask, run_task
 from duramen_spark.archive.report import RunReport
 from duramen_spark.runner import RunnerFailed
+from tests.component.moved_segments import MovedSegments
 from tests.unit.cold_entries import EPOCH, LOG, START_SEQ_NUM, SegmentBytes, make_every_kind
 from tests.unit.flexible_segments import node
 
@@ -111,7 +112,8 @@ class World:
         self.source = MemorySource(segment.entries)
         self.runner = DirectRunner(self.source)
         self.metadata = MemoryStore(MemoryTree())
-        self.nodes = ClusterNodes(self.metadata, PATHS)
+        self.moved = MovedSegments(self.metadata, PATHS, LOG)
+        self.nodes = ClusterNodes(self.metadata, PATHS, self.moved.fetch_run)
         last = EntryId(segment.next_entry - 1)
         absent = [EntryId(n) for n in range(segment.next_entry) if n not in segment.entries]
         ranges = tuple((entry, entry) for entry in absent)

@@ -35,6 +35,7 @@ from duramen_spark.archive.cluster_nodes import ClusterNodes
 from duramen_spark.compact.driver import CompactionRun, CompactOptions, CompactReport
 from duramen_spark.connection import Connection
 from duramen_spark.verify.driver import Verification, VerifyReport
+from tests.component.moved_segments import MovedSegments
 from tests.unit import flexible_segments as flexible
 from tests.unit.cold_entries import SegmentBytes, make_every_kind, write_part
 
@@ -71,6 +72,7 @@ class ArchiveWorld:
     """One archived log; epochs from 1 on."""
 
     connection: Connection
+    moved: MovedSegments
     root: Path
     hot: Hot
     segments: dict[Epoch, SegmentBytes]
@@ -91,7 +93,7 @@ class ArchiveWorld:
         return {file.path for file in self.store.list("")}
 
     async def segment(self, epoch: int) -> AnySegment:
-        """A segment's node."""
+        """A segment's metadata."""
         found = await self.connection.nodes.read_segment(LOG, Epoch(epoch))
         assert found is not None
         return found
@@ -147,19 +149,19 @@ async def make_world(
     cold = open_cold_store(root.as_uri())
     hot = Hot()
     source = cast("BookieSource", hot)
-    connection = Connection(
-        store, paths, ClusterNodes(store, paths), source, cold, root.as_uri(), CLUSTER
-    )
-    world = ArchiveWorld(connection, root, hot, {}, {})
+    moved = MovedSegments(store, paths, LOG)
+    nodes = ClusterNodes(store, paths, moved.fetch_run)
+    connection = Connection(store, paths, nodes, source, cold, root.as_uri(), CLUSTER)
+    world = ArchiveWorld(connection, moved, root, hot, {}, {})
     seq_num, totals = first_seq_num, Totals(record_count=first_seq_num)
-    nodes = []
+    segments = []
     for number in range(1, count + 1):
         epoch = Epoch(number)
         entries = make(number) or SegmentBytes(ledger_of(LOG, epoch))
         entries.start_seq_num = seq_num
         world.segments[epoch] = entries
-        node = _archive(world, epoch, entries, is_flexible=is_flexible, has_holes=has_holes)
-        nodes.append(node)
+        segment = _archive(world, epoch, entries, is_flexible=is_flexible, has_holes=has_holes)
+        segments.append(segment)
         hot.entries[epoch] = [
             (entry_id, read_entry_info(data).crc) for entry_id, data in entries.entries.items()
         ]
@@ -183,8 +185,8 @@ async def make_world(
     )
     await store.create(paths.log(LOG), encode_log(log), make_parents=True)
     await store.create(paths.segments(LOG), b"")
-    for node in nodes:
-        await store.create(paths.segment(LOG, node.epoch), encode_segment(node))
+    for segment in segments:
+        await store.create(paths.segment(LOG, segment.epoch), encode_segment(segment))
     return world
 
 

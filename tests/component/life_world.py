@@ -37,13 +37,14 @@ from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.runtime.sequencer.node_watch import NodeWatch
 from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
 from duramen.units import HOUR, MS
-from duramen.wire.metadata_json import Paths, encode_log, encode_node, read_log, read_node
+from duramen.wire.metadata_json import Paths, encode_log, encode_node, read_any_log, read_node
 from duramen.wire.metadata_json import encode_segment as spell
 from duramen_sequencer.control import Control
 from duramen_sequencer.life.boundaries import Boundaries
 from duramen_sequencer.life.operations import LifeOperations
 from duramen_sequencer.life.retention import RetentionRounds
 from duramen_sequencer.log_host import LogHost
+from tests.component.moved_segments import MovedSegments
 
 PATHS = Paths("c")
 HOUR_MS = HOUR // MS
@@ -66,13 +67,15 @@ class World:
         self.link = MetadataLink(self.store, PATHS, sequencer_id, "http://s0")
         lanes = BookieLanes(self.client, lambda _: None, NodeWatch(context.nodes))
         self.host = LogHost(sequencer_id, context, lanes, self.link, self.sequencers)
-        life = LifeOperations(
-            self.host, self.link, Boundaries(self.link, lanes), now_unix_ms=lambda: self.now_ms
-        )
+        self.moved = MovedSegments(self.store, PATHS, LogId(1))
+        segments = self.moved.open_nodes()
+        boundaries = Boundaries(segments, lanes)
+        life = LifeOperations(self.host, self.link, boundaries, now_unix_ms=lambda: self.now_ms)
         self.control = Control(self.store, PATHS, life.by_name)
         self.retention = RetentionRounds(
-            self.link, self.host.looks_after, context.rng, now_unix_ms=self._look_at_clock
-        )
+            self.link, segments, self.host.looks_after, context.rng,
+            now_unix_ms=self._look_at_clock,
+        )  # fmt: skip
 
     def _look_at_clock(self) -> int:
         now_ms = self.now_ms
@@ -96,7 +99,7 @@ class World:
     async def log(self, log_id: str) -> LogNode:
         stored = await self.store.get(PATHS.log(LogId(int(log_id))))
         assert stored is not None
-        return read_log(stored.data)
+        return read_any_log(stored.data)
 
     async def change(self, log: LogNode) -> None:
         stored = await self.store.get(PATHS.log(log.log_id))

@@ -20,6 +20,7 @@ from duramen.core.sequencer.log_state import LogState
 from duramen.errors import DuramenError
 from duramen.ids import Epoch, LogId
 from duramen.runtime.http_client import PeerClient
+from duramen.runtime.sequencer.entry_reads import open_segment_nodes
 from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.wire.metadata_json import read_log
 from duramen.wire.sequencer_calls import AppendedBatch
@@ -44,7 +45,9 @@ class Survivor:
         self._world = world
         self.host = host
         link = MetadataLink(store, PATHS, host.sequencer_id, "http://next")
-        life = LifeOperations(host, link, Boundaries(link, cast(Any, world.lanes[PENDING_OWNER])))
+        lanes = cast(Any, world.lanes[PENDING_OWNER])
+        boundaries = Boundaries(open_segment_nodes(store, PATHS, lanes), lanes)
+        life = LifeOperations(host, link, boundaries)
         changes = LogChanges(store, PATHS, host, client)
 
         async def fence(request: dict[str, Any]) -> dict[str, Any]:

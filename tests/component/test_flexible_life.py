@@ -12,10 +12,10 @@ from duramen.core.flexible.segment import FlexibleSegment
 from duramen.core.log_node import TrimPoint
 from duramen.core.placement.node_states import NodeStates
 from duramen.core.segment import Totals
-from duramen.ids import BookieId, EntryId, Epoch, LogId, SequencerId, lsn_of
+from duramen.ids import BookieId, EntryId, Epoch, LogId, lsn_of
 from duramen.runtime.http_client import PeerClient
 from duramen.runtime.sequencer.bookie_lanes import BookieLanes
-from duramen.runtime.sequencer.metadata_link import MetadataLink
+from duramen.runtime.sequencer.entry_reads import open_segment_nodes
 from duramen.runtime.sequencer.node_watch import NodeWatch
 from duramen.texts import parse_position
 from duramen.wire.metadata_json import encode_segment, read_segment
@@ -63,13 +63,13 @@ def test_a_position_in_a_flexible_segment_is_found_at_whoever_has_the_entry() ->
             name: f"http://127.0.0.1:{source.bookies[BookieId(name)].server.port}" for name in NAMES
         }
         lanes = BookieLanes(client, lambda bookie: urls[bookie], NodeWatch(NodeStates()))
-        link = MetadataLink(source.store, PATHS, SequencerId("s0"), "http://s0")
+        segments = open_segment_nodes(source.store, PATHS, lanes)
         end = TrimPoint(lsn_of(Epoch(3), EntryId(3)), 0, 31)
         extent = Extent(source.log, 0, end, 5, source.segment)
         try:
             for record in records:
                 for position in (f"seq:{record['seq_num']}", f"dlsn:{record['dlsn']}"):
-                    point = await Boundaries(link, lanes).find(
+                    point = await Boundaries(segments, lanes).find(
                         parse_position(position), extent, field="to"
                     )
                     assert (str(point.dlsn), point.seq_num) == (record["dlsn"], record["seq_num"])

@@ -30,6 +30,7 @@ from duramen.ids import (
 )
 from duramen.runtime.http_client import PeerClient
 from duramen.runtime.sequencer.bookie_lanes import BookieLanes
+from duramen.runtime.sequencer.entry_reads import open_segment_nodes
 from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.runtime.sequencer.node_watch import NodeWatch
 from duramen.runtime.stores.metadata_store import SessionState
@@ -55,10 +56,8 @@ async def finding(source: readproxy_world.World) -> AsyncIterator[Find]:
     client = PeerClient()
     urls = {name: f"http://127.0.0.1:{source.bookies[BookieId(name)].server.port}"
             for name in NAMES}  # fmt: skip
-    link = MetadataLink(source.store, PATHS, SequencerId("s0"), "http://s0")
-    boundaries = Boundaries(
-        link, BookieLanes(client, lambda bookie: urls[bookie], NodeWatch(NodeStates()))
-    )
+    lanes = BookieLanes(client, lambda bookie: urls[bookie], NodeWatch(NodeStates()))
+    boundaries = Boundaries(open_segment_nodes(source.store, PATHS, lanes), lanes)
     end = TrimPoint(lsn_of(Epoch(3), EntryId(3)), 0, 31)
     extent = Extent(source.log, 0, end, 5, source.segment)
 

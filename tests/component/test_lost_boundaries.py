@@ -12,10 +12,10 @@ import pytest
 
 from duramen.core.log_node import TrimPoint
 from duramen.core.placement.node_states import NodeStates
-from duramen.ids import BookieId, EntryId, Epoch, SequencerId, lsn_of
+from duramen.ids import BookieId, EntryId, Epoch, lsn_of
 from duramen.runtime.http_client import PeerClient
 from duramen.runtime.sequencer.bookie_lanes import BookieLanes
-from duramen.runtime.sequencer.metadata_link import MetadataLink
+from duramen.runtime.sequencer.entry_reads import open_segment_nodes
 from duramen.runtime.sequencer.node_watch import NodeWatch
 from duramen.texts import parse_position
 from duramen_sequencer.life.boundaries import Boundaries, Extent
@@ -48,10 +48,8 @@ def test_a_position_in_a_loss_is_the_first_record_behind_it(
         client = PeerClient()
         urls = {name: f"http://127.0.0.1:{world.bookies[BookieId(name)].server.port}"
                 for name in NAMES}  # fmt: skip
-        link = MetadataLink(world.store, PATHS, SequencerId("s0"), "http://s0")
-        boundaries = Boundaries(
-            link, BookieLanes(client, lambda bookie: urls[bookie], NodeWatch(NodeStates()))
-        )
+        lanes = BookieLanes(client, lambda bookie: urls[bookie], NodeWatch(NodeStates()))
+        boundaries = Boundaries(open_segment_nodes(world.store, PATHS, lanes), lanes)
         end = TrimPoint(lsn_of(Epoch(3), EntryId(3)), 0, 31)
         extent = Extent(world.log, 0, end, 5, world.segment)
         try:

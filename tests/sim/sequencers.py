@@ -39,6 +39,7 @@ from duramen.ids import (
 )
 from duramen.runtime.http_client import PeerClient
 from duramen.runtime.sequencer.bookie_lanes import BookieLanes
+from duramen.runtime.sequencer.entry_reads import open_segment_nodes
 from duramen.runtime.sequencer.log_driver import LogDriver
 from duramen.runtime.sequencer.node_watch import NodeWatch
 from duramen.runtime.stores.metadata_store import MetadataError, SessionState
@@ -162,8 +163,9 @@ class SequencerNode(Node):
         self.host = SimHost(self, self.lanes, self._roster, probes)
         self._frames = AppendFrames(self.host)
         self._hand_over = HandOver(self.host, peers)
+        segments = open_segment_nodes(self.link.store, self.link.paths, self.lanes)
         self.retention = RetentionRounds(
-            self.link, self.host.looks_after, self.context.rng,
+            self.link, segments, self.host.looks_after, self.context.rng,
             now_unix_ms=lambda: self.context.unix_ms(self.world.now_us),
         )  # fmt: skip
         self.session.open()

@@ -15,6 +15,7 @@ from typing import Final
 
 from duramen.errors import DuramenError
 from duramen.ids import LogId
+from duramen.runtime.sequencer.entry_reads import open_segment_nodes
 from duramen.runtime.stores.metadata_store import MetadataError
 from duramen.units import SECOND
 from duramen_sequencer.life.boundaries import Boundaries
@@ -75,7 +76,8 @@ class Trimmer:
         node.loop.run_task(self._truncate(node, log_id, to))
 
     async def _truncate(self, node: SequencerNode, log_id: LogId, to: str) -> None:
-        boundaries = Boundaries(node.link, node.lanes)
+        segments = open_segment_nodes(node.link.store, node.link.paths, node.lanes)
+        boundaries = Boundaries(segments, node.lanes)
         life = LifeOperations(
             node.host,
             node.link,

@@ -30,6 +30,7 @@ from duramen.wire.edge.batch_codec import Codec
 from duramen.wire.metadata_json import Paths
 from duramen.wire.record_batch import BatchProducer, Header, encode_batch
 from duramen.wire.record_json import DeliveredRecord
+from duramen_spark.archive.bookie_source import BookieSource, ClusterAddress
 from duramen_spark.archive.cluster_nodes import ClusterNodes
 from duramen_spark.archive.commit import read_stored_manifest
 from tests.process.cluster import LocalCluster, run
@@ -89,7 +90,9 @@ class World:
         store = ZooKeeperStore(state["zookeeper"])
         try:
             await store.start()
-            return await use(ClusterNodes(store, Paths(state["cluster"])))
+            address = ClusterAddress(state["zookeeper"], state["cluster"])
+            source = BookieSource(address, store)
+            return await use(ClusterNodes(store, Paths(state["cluster"]), source.read_run))
         finally:
             await store.close()
 
@@ -99,7 +102,7 @@ class World:
         async def use(nodes: ClusterNodes) -> list[AnySegment]:
             log = await nodes.read_log(log_id)
             assert log is not None
-            return await nodes.list_segments(log)
+            return await nodes.list_stored(log)
 
         found: list[AnySegment] = run(self._with_nodes(use))
         return found

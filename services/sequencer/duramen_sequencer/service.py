@@ -30,7 +30,7 @@ from duramen.runtime.registry import Registration, Roster
 from duramen.runtime.role import ServiceOptions, StartRefusedError
 from duramen.runtime.roster_calls import RosterCalls
 from duramen.runtime.sequencer.bookie_lanes import BookieLanes
-from duramen.runtime.sequencer.entry_reads import EntryReads
+from duramen.runtime.sequencer.entry_reads import open_segment_nodes
 from duramen.runtime.sequencer.maintenance import Maintenance
 from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.runtime.sequencer.node_watch import NodeWatch
@@ -104,10 +104,11 @@ class SequencerService:
         self._cold = open_cold_reads(
             options.cold_store, store, self._paths, cache_bytes=_COLD_CACHE_BYTES
         )
-        self._life = LifeOperations(self.host, link, Boundaries(link, lanes, self._cold))
-        self._keeping = self._make_keeping(link, lanes)
+        segments = open_segment_nodes(store, self._paths, lanes)
+        self._life = LifeOperations(self.host, link, Boundaries(segments, lanes, self._cold))
+        self._keeping = self._make_keeping(link, segments.records)
         self._retention = RetentionRounds(
-            link, self.host.looks_after, self._context.rng,
+            link, segments, self.host.looks_after, self._context.rng,
             keeper=self._keeping if options.keeps_metadata_logs else None,
         )  # fmt: skip
         self._balancing = self._make_balancing()
@@ -242,7 +243,7 @@ class SequencerService:
             is_wanted=self._options.is_balancing,
         )
 
-    def _make_keeping(self, link: MetadataLink, lanes: BookieLanes) -> Keeping:
+    def _make_keeping(self, link: MetadataLink, records: MetadataRecords) -> Keeping:
         store, paths = self._store, self._paths
 
         async def is_ours(log: LogNode) -> bool:
@@ -255,7 +256,7 @@ class SequencerService:
             self.host,
             self._context,
             MetadataLogNodes(store, paths),
-            MetadataRecords(store, paths, EntryReads(lanes).fetch_run),
+            records,
             TreeFormat(store, paths),
             is_ours=is_ours,
         )

@@ -25,6 +25,7 @@ from duramen.core.flexible.segment import AnySegment, FlexibleSegment
 from duramen.core.reading.replica_order import Place
 from duramen.core.reading.runs import last_of_run
 from duramen.core.segment import Segment
+from duramen.core.segment_base import SegmentBase
 from duramen.core.status import BookieStatus
 from duramen.ids import EntryId, Member
 from duramen.limits import OVERLOADED_PAUSE_US, READ_BYTES_MAX, READ_TIMEOUT_US
@@ -115,7 +116,7 @@ class BookieSource:
             await self._store.close()
 
     async def read_run(
-        self, segment: AnySegment, first: EntryId, last: EntryId, bytes_max: int
+        self, segment: SegmentBase, first: EntryId, last: EntryId, bytes_max: int
     ) -> list[tuple[EntryId, bytes]]:
         """Entries from `first` on without a gap; one at least.
 

@@ -179,7 +179,9 @@ class ArchiveRun:
         for log in await self._nodes.list_logs():
             if not policy.takes(log):
                 continue
-            for segment in await self._nodes.list_segments(log):
+            if log.moved_count:
+                self.report.skipped[ArchiveVerdict.ARCHIVED.value] += log.moved_count
+            for segment in await self._nodes.list_stored(log):
                 verdict = policy.judge(log, segment, now_unix_ms)
                 if verdict is ArchiveVerdict.ARCHIVE:
                     is_refuted = (log.log_id, segment.epoch) in self._refuted
@@ -193,7 +195,7 @@ class ArchiveRun:
         waiting = []
         for log in await self._nodes.list_logs():
             if policy.takes(log):
-                segments = await self._nodes.list_segments(log)
+                segments = await self._nodes.list_stored(log)
                 waiting += [
                     one
                     for one in segments
@@ -417,7 +419,7 @@ class ArchiveRun:
         for log in await self._nodes.list_logs():
             if not self._options.policy.takes(log):
                 continue
-            for segment in await self._nodes.list_segments(log):
+            for segment in await self._nodes.list_stored(log):
                 if is_due(segment, self._options.recheck_after_us, now_unix_ms):
                     await self._recheck(_Work(log, segment, ""))
 

@@ -2,8 +2,9 @@
 
 Age is the only proof that nobody is still at work on an attempt, so it is long, and an attempt that
 has lasted half as long may not put its manifest any more (`driver`). Kept is whatever a manifest or
-a segment's node names, and all of a segment whose manifest cannot be read. Manifests, what they
-name, and files of segments and logs that are gone are the archive's retention to remove.
+a segment's metadata name, wherever these are, and all of a segment of which metadata or manifest
+cannot be read. Manifests, what they name, and files of segments and logs that are gone are the
+archive's retention to remove.
 
 Called by `driver`. Source: docs/archive.md "What a run does".
 """
@@ -15,6 +16,7 @@ import itertools
 import logging
 from typing import NamedTuple
 
+from duramen.errors import DuramenError
 from duramen.ids import Epoch, LogId
 from duramen.runtime.cold import ColdFile, ColdStore
 from duramen.units import MS
@@ -86,11 +88,15 @@ def _segment_of(orphan: _Orphan) -> tuple[LogId, Epoch]:
 async def _find_named(
     nodes: ClusterNodes, store: ColdStore, cluster: str, log_id: LogId, epoch: Epoch
 ) -> set[str | None] | None:
-    """Paths that the manifest names, and the attempt that the node names; None: nobody can say.
+    """Paths that the manifest names, and the attempt that the metadata name; None: nobody can say.
 
-    The node is read first: an attempt that is named only now has its manifest already.
+    The metadata are read first: an attempt that is named only now has its manifest already.
     """
-    segment = await nodes.read_segment(log_id, epoch)
+    try:
+        segment = await nodes.read_segment(log_id, epoch)
+    except DuramenError as error:
+        _steps.debug("kept: %s", error)
+        return None
     if segment is None:
         return None
     named: set[str | None] = set()

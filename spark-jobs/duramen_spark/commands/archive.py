@@ -130,7 +130,7 @@ async def _run(
         async with BookieSource(address, metadata) as source:
             run = ArchiveRun(
                 address=address,
-                nodes=ClusterNodes(metadata, Paths(place.cluster)),
+                nodes=ClusterNodes(metadata, Paths(place.cluster), source.read_run),
                 source=source,
                 store=store,
                 store_url=place.cold_store,

@@ -2,7 +2,8 @@
 
 All nodes of a file change in one `multi()` or none does, each only while it names the copy that was
 read. So a reader finds a whole copy at any moment, two compactions at once do no harm, and one that
-is killed leaves orphans for retention's sweep. Old files stay until retention removes them.
+is killed leaves orphans for retention's sweep. Old files stay until retention removes them. A
+segment whose metadata have moved to the metadata log keeps its copy for good.
 
 Called by the command `duramen-spark compact`. Source: ADR 0016, docs/archive.md.
 """
@@ -115,7 +116,7 @@ class CompactionRun:
         segments: dict[Epoch, AnySegment] = {}
         manifests: dict[Epoch, Manifest] = {}
         candidates = []
-        for segment in await connection.nodes.list_segments(log):
+        for segment in await connection.nodes.list_stored(log):
             if segment.cold_copy is None:
                 continue
             try:

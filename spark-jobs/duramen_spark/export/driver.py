@@ -1,8 +1,8 @@
 """One export: for each log the archived segments behind the last one that the table has, in order.
 
-It stops at the first segment that is not archived: the table is a prefix of the log, from where the
-archive begins. What is truncated before it was exported is a gap, which is told; so is what lies
-in holes, or is lost.
+It stops at the first segment that is not archived, or of which the metadata cannot be read: the
+table is a prefix of the log, from where the archive begins. What is truncated before it was
+exported is a gap, which is told; so is what lies in holes, or is lost.
 
 Called by the command `duramen-spark export`. Source: docs/archive.md.
 """
@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from duramen.core.flexible.segment import AnySegment
 from duramen.core.log_node import LogNode
+from duramen.core.metadata_log.listing import SegmentListing
 from duramen.errors import DuramenError
 from duramen.runtime.cold import NotThere
 from duramen.units import agree
@@ -80,15 +81,16 @@ class Export:
             MetadataError: ZooKeeper gives no answer.
         """
         for log in await list_logs(self._connection.nodes, selectors):
-            segments = await self._connection.nodes.list_segments(log)
             try:
-                await self._export_log(log, segments)
+                listing = await self._connection.nodes.list_segments(log.log_id)
+                await self._export_log(listing)
             except (DuramenError, ManifestError, ColdDataError, NotThere, ExportConflict) as error:
                 name = f"{log.namespace}/{log.name}"
                 self.report.failures.append(f"{name}: {type(error).__name__}: {error}")
         return self.report
 
-    async def _export_log(self, log: LogNode, segments: Sequence[AnySegment]) -> None:
+    async def _export_log(self, listing: SegmentListing) -> None:
+        log = listing.log
         key = key_of(self._connection.uuid, log.log_id)
         done = await asyncio.to_thread(self._sink.read_epoch, key)
         self._report_gap(log, done)
@@ -99,10 +101,14 @@ class Export:
             "segments": 0,
             "epoch": done,
         }
-        for segment in segments:
+        unreadable = next((epoch for epoch in listing.unreadable if epoch > done), log.next_epoch)
+        if unreadable < log.next_epoch:
+            text = f"{row['log']} e{unreadable}: no record of its metadata can be found"
+            self.report.failures.append(text)
+        for segment in listing.segments:
             if segment.epoch <= done:
                 continue
-            if segment.cold_copy is None:
+            if segment.epoch > unreadable or not _is_archived(log, segment):
                 break
             count, done = await self._export_segment(key, segment)
             row["records"] += count
@@ -153,3 +159,9 @@ class Export:
                 f"{log.namespace}/{log.name}: epochs {done + 1} to {log.first_live_epoch - 1} were "
                 "truncated before they were exported"
             )
+
+
+def _is_archived(log: LogNode, segment: AnySegment) -> bool:
+    """Whether the archive has all of it: what has moved without a copy has no entry."""
+    is_moved = segment.epoch <= log.metadata.through
+    return segment.cold_copy is not None or is_moved

@@ -2,7 +2,8 @@
 
 Nothing is removed unless `removes` is set. A listing is taken before the nodes are read, so that
 what is named since is not in it. A missing log node proves something only together with the
-cluster's own node: the same cluster's uuid, and an id that it has given away.
+cluster's own node: the same cluster's uuid, and an id that it has given away. Of a log whose
+segments' metadata cannot be read nothing goes.
 
 Called by the command `duramen-spark retention`. Source: R4, docs/archive.md.
 """
@@ -19,7 +20,7 @@ from itertools import groupby
 from typing import Any
 
 from duramen.errors import DuramenError
-from duramen.ids import LAST_LOG_ID, Epoch, LogId
+from duramen.ids import LAST_LOG_ID, LogId
 from duramen.runtime.cold import ColdFile
 from duramen.wire.cold.paths import cluster_folder
 from duramen.wire.metadata_json import read_node
@@ -94,7 +95,12 @@ class RetentionRun:
         files = await asyncio.to_thread(lambda: sorted(store.list(cluster_folder(uuid))))
         now_unix_ms = time.time_ns() // 1_000_000
         for log_id, group in _group_by_log(files):
-            state = await self._read_state(log_id)
+            try:
+                state = await self._read_state(log_id)
+            except DuramenError as error:
+                report.failures.append(f"log {log_id}: nothing of it goes: {error}")
+                report.kept_count += len(group)
+                continue
             if state is None or not _is_selected(state, selectors):
                 continue
             removals = plan_removals(group, state, self._policy, now_unix_ms)
@@ -105,18 +111,21 @@ class RetentionRun:
         return report
 
     async def _read_state(self, log_id: LogId) -> RetentionState | None:
-        """What is known of a log; None: nothing."""
+        """What is known of a log; None: nothing.
+
+        Raises:
+            DuramenError: the metadata of its segments cannot be read.
+        """
         connection = self._connection
         await connection.metadata.sync(connection.paths.log(log_id))
         log = await connection.nodes.read_log(log_id)
         if log is None:
             return RetentionState(None, {}) if await self._was_given(log_id) else None
-        segments = {}
-        for epoch in range(log.first_live_epoch, log.next_epoch):
-            segment = await connection.nodes.read_segment(log_id, Epoch(epoch))
-            if segment is not None:
-                segments[Epoch(epoch)] = segment
-        return RetentionState(log, segments)
+        if log.is_purged:
+            return RetentionState(log, {})
+        listing = await connection.nodes.list_segments(log_id)
+        segments = {segment.epoch: segment for segment in listing.segments}
+        return RetentionState(listing.log, segments, is_whole=not listing.unreadable)
 
     async def _was_given(self, log_id: LogId) -> bool:
         """Whether this cluster, and no other, has given the id to a log once."""

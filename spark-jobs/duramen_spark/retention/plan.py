@@ -54,11 +54,13 @@ class RetentionState(NamedTuple):
 
     Attributes:
         log: its node; None: there is none, and its id was given away: it is gone.
-        segments: nodes from the first live epoch on.
+        segments: from the first live epoch on.
+        is_whole: of no segment the metadata are lost; else any copy may be what one of these names.
     """
 
     log: LogNode | None
     segments: Mapping[Epoch, AnySegment]
+    is_whole: bool = True
 
     @property
     def is_gone(self) -> bool:
@@ -196,7 +198,7 @@ class _Judge:
         """
         if self._state.is_gone:
             return self._judge_gone(one)
-        if one.attempt in self._named or one.attempt in left:
+        if not self._state.is_whole or one.attempt in self._named or one.attempt in left:
             return None
         is_ripe = one.file.modified_unix_ms <= self._replaced_ms
         return Reason.ORPHAN if is_ripe else None

@@ -2,7 +2,8 @@
 
 A copy that is not whole loses its mark in the segment's node as long as the hot copies are there
 (one `multi()` proves that they are): the next archive run makes another. Where they are gone it is
-only told, loudly: what is left of it is all that there is of these records.
+only told, loudly: what is left of it is all that there is of these records. A segment whose
+metadata cannot be read fails: nobody can say what its copy is.
 
 Not here: reading files (`check`). Called by the command `duramen-spark verify`.
 Source: docs/protocol/archive.md, docs/archive.md.
@@ -154,12 +155,9 @@ class Verification:
             MetadataError: ZooKeeper gives no answer.
         """
         connection = self._connection
-        copies = [
-            Chosen(log, segment)
-            for log in await list_logs(connection.nodes, selectors)
-            for segment in await connection.nodes.list_segments(log)
-            if segment.cold_copy is not None
-        ]
+        copies: list[Chosen] = []
+        for log in await list_logs(connection.nodes, selectors):
+            copies += await self._list_copies(log)
         chosen = choose_sample(copies, sample, seed)
         tasks = [
             VerifyTask(connection.store_url, connection.uuid, encode_segment(one.segment))
@@ -170,13 +168,28 @@ class Verification:
             await self._judge(one, result, against_bookies=against_bookies, withdraws=withdraws)
         return self.report
 
+    async def _list_copies(self, log: LogNode) -> list[Chosen]:
+        """The segments of a log with a cold copy; what cannot be read is reported."""
+        name = f"{log.namespace}/{log.name}"
+        try:
+            listing = await self._connection.nodes.list_segments(log.log_id)
+        except DuramenError as error:
+            self._fail(f"{name}: {error}")
+            return []
+        for epoch in listing.unreadable:
+            self._fail(f"{name} e{epoch}: no record of its metadata can be found")
+        return [Chosen(listing.log, one) for one in listing.segments if one.cold_copy is not None]
+
+    def _fail(self, text: str) -> None:
+        self.report.failures.append(text)
+        self.report.outcomes["failed"] += 1
+
     async def _judge(
         self, one: Chosen, result: VerifyResult, *, against_bookies: bool, withdraws: bool
     ) -> None:
         damages, failure = list(result.damages), result.failure
-        if failure == "" and not await self._is_current(one):
-            # Compacted or archived anew while it was read: what was seen is of no copy that counts.
-            damages, failure = [], "the copy was replaced meanwhile: look again"
+        if failure == "" and (failure := await self._explain_stale(one)):
+            damages = []
         identities = result.identities
         if against_bookies and not damages and not failure and identities is not None:
             try:
@@ -205,12 +218,18 @@ class Verification:
             }
         )
 
-    async def _is_current(self, one: Chosen) -> bool:
-        segment = one.segment
-        now = await self._connection.nodes.read_segment(segment.log_id, segment.epoch)
-        if now is None or now.cold_copy is None or segment.cold_copy is None:
-            return False
-        return now.cold_copy.attempt == segment.cold_copy.attempt
+    async def _explain_stale(self, one: Chosen) -> str:
+        """Why what was seen may be of no copy that counts; empty: it is of the one that does."""
+        seen = one.segment.cold_copy
+        assert seen is not None, one
+        try:
+            now = await self._connection.nodes.read_segment(one.segment.log_id, one.segment.epoch)
+        except DuramenError as error:
+            return str(error)
+        if now is None or not _is_same(now.cold_copy, seen):
+            # Compacted or archived anew while it was read.
+            return "the copy was replaced meanwhile: look again"
+        return ""
 
     async def _compare(self, one: Chosen, archived: Chain) -> list[ArchiveDamage]:
         """Compare with what bookies say that they hold; nothing where hot copies are gone."""

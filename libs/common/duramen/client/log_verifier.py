@@ -4,11 +4,13 @@ The nodes in ZooKeeper say which entries there are and who should hold them; eac
 for an inventory, for which it reads everything anew from its disks. A piece at a time, all members
 of its ensemble or map at once, so memory is bounded by the piece. In a segment that is not closed
 entries up to the greatest LAC are looked at, and what is missing there is asked for again: a copy
-may be on its way. What neither a reader nor a takeover may ask for any more is not looked at.
+may be on its way. What neither a reader nor a takeover may ask for any more is not looked at. Of
+released segments whose metadata have moved, it looks whether the metadata can be read.
 
 Not here: what is compared with what (`replica_check`, `flexible_check`), the command
 (`cli.cluster.verify`). Source: docs/protocol/metadata.md "Reading", docs/protocol/write.md "Write
-sets", docs/protocol/flexible.md "Verifying copies", R4, R15, T1.
+sets", docs/protocol/flexible.md "Verifying copies", docs/protocol/metadata-logs.md "Reading", R4,
+R15, T1.
 """
 
 from __future__ import annotations
@@ -35,15 +37,19 @@ from duramen.client.replica_check import (
 from duramen.core.entry_ranges import EntryRanges
 from duramen.core.flexible.segment import AnySegment, FlexibleSegment
 from duramen.core.log_node import LogNode
+from duramen.core.metadata_log.lookup import LOOK_COUNT_MAX
 from duramen.core.repair.audit import first_needed, live_epochs
 from duramen.core.segment import Segment, Totals
+from duramen.core.segment_base import SegmentBase
 from duramen.core.status import BookieStatus
 from duramen.errors import DuramenError
 from duramen.ids import NOTHING, EntryId, Epoch, LogId, Member
+from duramen.runtime.metadata_log.records import MetadataRecords
+from duramen.runtime.metadata_log.segment_nodes import SegmentNodes
 from duramen.runtime.stores.metadata_store import MetadataStore
 from duramen.wire.bookie_calls import ReadRange, ServiceClass
 from duramen.wire.entry import read_entry_info
-from duramen.wire.metadata_json import Paths, read_any_segment, read_log, read_node
+from duramen.wire.metadata_json import Paths, read_any_log, read_any_segment, read_node
 from duramen.wire.repair_calls import Inventory, Source
 
 _PIECE_ENTRY_COUNT: Final = 8_192
@@ -71,6 +77,8 @@ class LogVerifier:
         self._paths = paths
         self._client = client
         self._sources: dict[Member, Source | None] = {}
+        records = MetadataRecords(store, paths, self._fetch_run)
+        self._segments = SegmentNodes(store, paths, records)
 
     async def find_log(self, namespace: str, name: str) -> LogId:
         """The id of a log.
@@ -90,7 +98,7 @@ class LogVerifier:
         """Compare every copy of every live segment with the metadata and with one another.
 
         Raises:
-            DuramenError: `log_not_found`: it was deleted for good.
+            DuramenError: `log_not_found`: it was deleted for good; `metadata_unavailable`: retry.
             MetadataError: the metadata store gives no answer.
             MetadataJsonError: a node cannot be read.
         """
@@ -116,6 +124,7 @@ class LogVerifier:
         await self._check_counts(log, segments, report)
         if not report.is_good:
             await self._forget_what_went(log_id, report)
+        await self._check_moved(log_id, report)
         report.released_count = max(0, log.first_hot_epoch - log.first_live_epoch)
         return report
 
@@ -125,31 +134,77 @@ class LogVerifier:
         self, log_id: LogId, report: ReplicaReport
     ) -> tuple[LogNode, list[AnySegment]]:
         """The log and its live segments, by point reads after a sync (R4)."""
-        path = self._paths.log(log_id)
-        await self._store.sync(path)
-        found = await self._store.get(path)
-        if found is None or read_log(found.data).is_purged:
+        log = await self._read_node(log_id)
+        if log is None or log.is_purged:
             raise DuramenError("log_not_found", f"log {log_id} was deleted for good")
-        log = read_log(found.data)
         segments: list[AnySegment] = []
         for epoch in live_epochs(log):
             node = await self._store.get(self._paths.segment(log_id, Epoch(epoch)))
             if node is not None:
                 segments.append(read_any_segment(node.data))
                 continue
-            again = await self._store.get(path)
-            if again is not None and epoch not in live_epochs(read_log(again.data)):
+            again = await self._store.get(self._paths.log(log_id))
+            if again is not None and epoch not in live_epochs(read_any_log(again.data)):
                 continue  # it was given up meanwhile
             report.add(FaultKey(Epoch(epoch), CopyFault.METADATA, None, "there is no segment node"))
         return log, segments
 
     async def _forget_what_went(self, log_id: LogId, report: ReplicaReport) -> None:
         """What was given up or released since this began may be dropped by now."""
+        log = await self._read_node(log_id)
+        if log is not None:
+            report.forget_below(Epoch(live_epochs(log).start))
+
+    async def _check_moved(self, log_id: LogId, report: ReplicaReport) -> None:
+        """Whether the metadata of every segment that has moved can be read."""
+        for _ in range(LOOK_COUNT_MAX):
+            log = await self._read_node(log_id)
+            if log is None or log.is_purged or not log.moved_count:
+                return
+            try:
+                moved = await self._segments.read_moved(log)
+            except DuramenError as error:
+                _note_unread(log.first_live_epoch, error.detail, report)
+                return
+            if moved is not None:
+                await self._check_records(log, moved, report)
+                return
+            # The metadata log was trimmed meanwhile, and the log node is newer.
+        raise DuramenError("metadata_unavailable", f"log {log_id} changed all the time: try again")
+
+    async def _check_records(
+        self, log: LogNode, moved: Mapping[Epoch, AnySegment], report: ReplicaReport
+    ) -> None:
+        for epoch in map(Epoch, range(log.first_live_epoch, log.metadata.through + 1)):
+            path = self._paths.segment(log.log_id, epoch)
+            if epoch not in moved and await self._store.get(path) is None:
+                detail = "its metadata have moved, and no record of them can be found"
+                _note_unread(epoch, detail, report)
+
+    async def _read_node(self, log_id: LogId) -> LogNode | None:
         path = self._paths.log(log_id)
         await self._store.sync(path)
         found = await self._store.get(path)
-        if found is not None:
-            report.forget_below(Epoch(live_epochs(read_log(found.data)).start))
+        return None if found is None else read_any_log(found.data)
+
+    async def _fetch_run(
+        self, segment: SegmentBase, first: EntryId, last: EntryId, bytes_max: int
+    ) -> list[tuple[EntryId, bytes]]:
+        """Entries of a metadata log, from the first bookie that gives them.
+
+        Raises:
+            DuramenError: `data_unavailable`: none does.
+        """
+        end = segment.end_of_place(first, last)
+        wanted = ReadRange(segment.ledger_id, first, end, bytes_max, service=ServiceClass.REPAIR)
+        for member in segment.list_holders(first):
+            source = await self._find_source(member)
+            if source is None:
+                continue
+            (answer,) = await self._client.read(source, [wanted])
+            if answer.entries and answer.entries[0][0] == first:
+                return [(entry, bytes(data)) for entry, data in answer.entries]
+        raise DuramenError("data_unavailable", f"no bookie gives e{segment.epoch}n{first} now")
 
     async def _find_end(self, segment: AnySegment) -> EntryId:
         """The last entry, or the greatest LAC that a member tells, of the last fragment if any."""
@@ -242,6 +297,10 @@ class LogVerifier:
             if answer.entries:
                 return read_entry_info(answer.entries[0][1]).totals
         return None
+
+
+def _note_unread(epoch: Epoch, detail: str, report: ReplicaReport) -> None:
+    report.add(FaultKey(epoch, CopyFault.METADATA, None, detail))
 
 
 def _split(segment: AnySegment, end: EntryId, begin: EntryId) -> Sequence[Piece]:

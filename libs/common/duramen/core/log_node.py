@@ -127,6 +127,11 @@ class LogNode:
         return max(self.first_live_epoch, self.first_hot_epoch)
 
     @property
+    def moved_count(self) -> int:
+        """Live epochs whose metadata have moved to the metadata log."""
+        return max(0, self.metadata.through + 1 - self.first_live_epoch)
+
+    @property
     def needed_lsn(self) -> Lsn:
         """The first entry that anybody may still read from bookies: a reader, or a takeover."""
         first = lsn_of(self.first_hot_epoch, EntryId(0))

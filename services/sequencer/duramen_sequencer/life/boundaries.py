@@ -8,7 +8,8 @@ A position of which the entry is lost (R15), or a hole, is the first record behi
 as for readers. So a truncation to there leaves every record that is left at or above the position,
 removes every one below it, and the head is a record that can be read.
 
-Segments that the bookies have released are asked of the cold store.
+Segments that the bookies have released are asked of the cold store; their metadata may have moved
+to the metadata log, which is read for a position in such a segment alone.
 
 Not here: positions by txid and time, which a reader resolves first. Called by `operations`.
 Source: docs/protocol/reading.md "What may be shown", docs/protocol/retention.md.
@@ -26,14 +27,13 @@ from duramen.errors import BeyondTailError, DuramenError
 from duramen.ids import EntryId, Epoch, lsn_of
 from duramen.limits import READ_TIMEOUT_US
 from duramen.runtime.http_client import PeerError
+from duramen.runtime.metadata_log.segment_nodes import SegmentNodes
 from duramen.runtime.reading.cold_reads import ColdReads
 from duramen.runtime.sequencer.bookie_lanes import BookieLanes
-from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.texts import Position, PositionKind
 from duramen.wire import bookie_calls as calls
 from duramen.wire.entry import EntryError, EntryInfo, read_entry_info
 from duramen.wire.frame import FrameError
-from duramen.wire.metadata_json import read_any_segment
 from duramen.wire.record_json import encode_tail
 
 _HEADER_ANSWER_BYTES = 4096
@@ -59,9 +59,9 @@ class Boundaries:
     """Finds record boundaries for one sequencer."""
 
     def __init__(
-        self, link: MetadataLink, lanes: BookieLanes, cold: ColdReads | None = None
+        self, segments: SegmentNodes, lanes: BookieLanes, cold: ColdReads | None = None
     ) -> None:
-        self._link = link
+        self._segments = segments
         self._lanes = lanes
         self._cold = cold
         self.header_count = 0
@@ -72,7 +72,8 @@ class Boundaries:
         Raises:
             DuramenError: `beyond_tail` with the tail, `invalid_position`, `data_unavailable` (no
                 replica gives a header now: retry), `cold_store_unavailable` (the same of what was
-                released), `log_unavailable` (retry).
+                released), `metadata_unavailable` (the same of metadata that have moved),
+                `log_unavailable` (retry).
             MetadataError: a segment node cannot be read.
         """
         match position.kind:
@@ -166,6 +167,13 @@ class Boundaries:
     async def _find_segment(self, seq_num: int, log: LogNode) -> AnySegment:
         """The last CLOSED segment that begins at or before `seq_num`: it holds it."""
         low, high = log.first_live_epoch, Epoch(log.last_clean_epoch)
+        stored = Epoch(log.metadata.through + 1)
+        if low < stored <= high:
+            # What is stored is found without the metadata log, be it within reach or not.
+            if ((await self._read_segment(log, stored)).start_seq_num or 0) <= seq_num:
+                low = stored
+            else:
+                high = Epoch(stored - 1)
         while low < high:
             middle = Epoch((low + high + 1) // 2)
             if ((await self._read_segment(log, middle)).start_seq_num or 0) <= seq_num:
@@ -175,8 +183,7 @@ class Boundaries:
         return await self._read_segment(log, low)
 
     async def _read_segment(self, log: LogNode, epoch: Epoch) -> AnySegment:
-        stored = await self._link.store.get(self._link.paths.segment(log.log_id, epoch))
-        segment = None if stored is None else read_any_segment(stored.data)
+        segment = await self._segments.find(log.log_id, epoch)
         if segment is None or not segment.is_closed:
             raise DuramenError(
                 "log_unavailable", f"e{epoch} cannot be read now, or was given up: try again"

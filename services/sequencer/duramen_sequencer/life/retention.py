@@ -2,11 +2,12 @@
 
 In rounds with jitter it point-reads every log's node, judges (`core.life.retention`), and changes
 the node by one compare-and-set; whoever else changed it meanwhile wins, and the log is looked at
-again in the next round. A release of hot copies also checks the versions of the segments' nodes:
-each still has the cold copy that was judged. What is not due yet is remembered by the log node's
-version, so that a quiet log costs one read a round. Segment nodes that `first_live_epoch` passed,
-and all of a purged log, are removed: bookies need the log node alone, which stays until all of them
-have confirmed (`tombstones`, R4).
+again in the next round. Metadata that have moved are read from the metadata log, by the very
+version that is judged: while one of them cannot be read, nothing is given up. A release of hot
+copies also checks the versions of the segments' nodes: each still has the cold copy that was
+judged. What is not due yet is remembered by the log node's version, so that a quiet log costs one
+read a round. Segment nodes that `first_live_epoch` passed, and all of a purged log, are removed:
+bookies need the log node alone, which stays until all of them have confirmed (`tombstones`, R4).
 
 A lost session ends a round at once (docs/protocol/ownership.md "Without a session"). Called by
 `service`.
@@ -32,6 +33,7 @@ from duramen.core.life.retention import (
     purge_time_ms,
 )
 from duramen.core.log_node import LogNode
+from duramen.errors import DuramenError
 from duramen.ids import Epoch, LogId
 from duramen.limits import (
     RETENTION_CONCURRENCY,
@@ -39,6 +41,7 @@ from duramen.limits import (
     RETENTION_SEGMENT_COUNT_MAX,
     UNDELETE_WINDOW_US,
 )
+from duramen.runtime.metadata_log.segment_nodes import SegmentNodes
 from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.runtime.stores.metadata_store import (
     Check,
@@ -66,9 +69,18 @@ _LOG = logging.getLogger(__name__)
 _JITTER = 0.2
 
 
-class _Stored(NamedTuple):
+class _FoundSegment(NamedTuple):
     segment: AnySegment
-    version: int
+    version: int | None
+    """Of its node; None: it has moved, and never changes."""
+
+
+class _Closed(NamedTuple):
+    """CLOSED segments of a log."""
+
+    segments: Mapping[Epoch, _FoundSegment]
+    unreadable: Epoch | None = None
+    """The oldest one of which the metadata have moved and cannot be read now."""
 
 
 class LogKeeper(Protocol):
@@ -94,6 +106,7 @@ class RetentionRounds:
     def __init__(
         self,
         link: MetadataLink,
+        segments: SegmentNodes,
         is_ours: Callable[[LogNode, str | None], bool],
         rng: random.Random,
         *,
@@ -103,6 +116,7 @@ class RetentionRounds:
         now_unix_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._link = link
+        self._segments = segments
         self._is_ours = is_ours
         self._rng = rng
         self._keeper = keeper
@@ -252,15 +266,18 @@ class RetentionRounds:
                 await self._purge(log, version)
             return purge_time_ms(log, self._window_us)
         await self._remove_segments(log, log.first_live_epoch)
-        stored = await self._read_closed(log)
-        if stored is None:
+        closed = await self._read_closed(log)
+        if closed is None:
             return now_ms
         verdict = judge(
             log,
-            _segments_from(stored, log.first_live_epoch),
-            _segments_from(stored, log.first_kept_epoch),
+            _segments_from(closed.segments, log.first_live_epoch),
+            _segments_from(closed.segments, log.first_kept_epoch),
             now_ms,
         )
+        if closed.unreadable is not None:
+            _LOG.warning("log %d: e%d cannot be read", log.log_id, closed.unreadable)
+            verdict = verdict.without_giving_up(now_ms)
         if verdict.held_epoch is not None:
             self._held[log.log_id] = verdict.held_epoch
         if verdict.unarchived_epoch is not None:
@@ -272,34 +289,58 @@ class RetentionRounds:
             return verdict.due_unix_ms
         released = [Epoch(e) for e in range(log.first_kept_epoch, verdict.first_hot_epoch or 0)]
         change = Set(self._link.paths.log(log.log_id), encode_log(after), version)
-        await self._link.store.commit([change, *self._list_checks(log.log_id, released, stored)])
+        checks = self._list_checks(log.log_id, released, closed.segments)
+        await self._link.store.commit([change, *checks])
         _LOG.info("retention: %r", after)
         self._counts["trims"] += after.trim > log.trim
         self._counts["segments_given_up"] += after.first_live_epoch - log.first_live_epoch
         self._counts["segments_released"] += len(released)
         return now_ms
 
-    async def _read_closed(self, log: LogNode) -> dict[Epoch, _Stored] | None:
+    async def _read_closed(self, log: LogNode) -> _Closed | None:
         """The CLOSED segments from `first_live_epoch` and from `first_kept_epoch` on, as many as
-        one round reads of each; None if one cannot be read now."""
-        segments: dict[Epoch, _Stored] = {}
+        one round reads of each; None if the node of one cannot be read now."""
+        moved = await self._read_moved(log)
+        segments: dict[Epoch, _FoundSegment] = {}
+        unreadable: list[Epoch] = []
         for first in (log.first_live_epoch, log.first_kept_epoch):
             last = min(log.last_clean_epoch, first + RETENTION_SEGMENT_COUNT_MAX - 1)
             for epoch in map(Epoch, range(first, last + 1)):
                 if epoch in segments:
                     continue
                 stored = await self._link.store.get(self._link.paths.segment(log.log_id, epoch))
-                if stored is None or not (segment := read_any_segment(stored.data)).is_closed:
+                if stored is not None:
+                    segments[epoch] = _FoundSegment(read_any_segment(stored.data), stored.version)
+                    if not segments[epoch].segment.is_closed:
+                        return None
+                elif epoch > log.metadata.through:
                     return None
-                segments[epoch] = _Stored(segment, stored.version)
-        return segments
+                elif epoch in moved:
+                    segments[epoch] = _FoundSegment(moved[epoch], None)
+                else:
+                    unreadable.append(epoch)
+        return _Closed(segments, min(unreadable, default=None))
+
+    async def _read_moved(self, log: LogNode) -> Mapping[Epoch, AnySegment]:
+        """What has moved by this version of the log node, as far as it can be read."""
+        if not log.moved_count:
+            return {}
+        try:
+            return await self._segments.read_moved(log) or {}
+        except DuramenError as error:
+            _LOG.info("log %d: %s", log.log_id, error)
+            return {}
 
     def _list_checks(
-        self, log_id: LogId, released: Sequence[Epoch], stored: Mapping[Epoch, _Stored]
+        self, log_id: LogId, released: Sequence[Epoch], found: Mapping[Epoch, _FoundSegment]
     ) -> list[Op]:
         """What was judged of segments is still so: the archive may have found a copy broken."""
-        paths = self._link.paths
-        return [Check(paths.segment(log_id, epoch), stored[epoch].version) for epoch in released]
+        checks: list[Op] = []
+        for epoch in released:
+            version = found[epoch].version
+            assert version is not None, f"e{epoch} of log {log_id} has moved, and was released once"
+            checks.append(Check(self._link.paths.segment(log_id, epoch), version))
+        return checks
 
     async def _purge(self, log: LogNode, version: int) -> None:
         """The tombstone; the name goes with it unless a new log has it."""
@@ -335,9 +376,9 @@ class RetentionRounds:
             self._counts["nodes_removed"] += 1
 
 
-def _segments_from(stored: Mapping[Epoch, _Stored], first: Epoch) -> list[AnySegment]:
+def _segments_from(found: Mapping[Epoch, _FoundSegment], first: Epoch) -> list[AnySegment]:
     """Those from `first` on up to the first one that was not read, oldest first."""
     last = first
-    while last in stored:
+    while last in found:
         last = Epoch(last + 1)
-    return [stored[Epoch(epoch)].segment for epoch in range(first, last)]
+    return [found[Epoch(epoch)].segment for epoch in range(first, last)]

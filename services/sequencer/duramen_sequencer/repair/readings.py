@@ -1,11 +1,13 @@
 """Metadata as repair reads it: bookies, logs, segments, and the notes about missing copies.
 
 Every log that was ever made is read by its number, up to the last id that was given away, so that
-a listing that comes back empty hides nobody (R4). A log is read by itself, its segments one after
-the other, and none of them is kept. What cannot be read is an `UnreadError`, never an absence.
+a listing that comes back empty hides nobody (R4), and after it its metadata log, if its node says
+that it has one. A log is read by itself, its segments one after the other, and none of them is
+kept. What cannot be read is an `UnreadError`, never an absence. Metadata that have moved to a
+metadata log are not read: they are of released segments, which nobody has to hold anything of.
 
 Called by `auditor`, `worker`, `operations`. Source: docs/protocol/metadata.md "The changes",
-docs/protocol/repair.md, R4.
+docs/protocol/metadata-logs.md "Attacks", docs/protocol/repair.md, R4.
 """
 
 from __future__ import annotations
@@ -18,16 +20,26 @@ from duramen.core.log_node import LogNode
 from duramen.core.repair.audit import Debts, live_epochs
 from duramen.core.repair.cluster_view import Absences, BookieState, ClusterView, build_view
 from duramen.core.repair.doubts import Doubts
-from duramen.ids import BookieId, EntryId, Epoch, Incarnation, LedgerId, LogId, Member, ledger_of
+from duramen.ids import (
+    BookieId,
+    EntryId,
+    Epoch,
+    Incarnation,
+    LedgerId,
+    LogId,
+    Member,
+    ledger_of,
+    metadata_log_of,
+)
 from duramen.limits import AUDIT_CONCURRENCY
 from duramen.runtime.sequencer.log_driver import now_us
 from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.runtime.stores.metadata_store import Watch
 from duramen.wire.metadata_json import (
     MetadataJsonError,
+    read_any_log,
     read_any_segment,
     read_bookie,
-    read_log,
     read_node,
 )
 from duramen_sequencer.life.workers import for_each
@@ -146,7 +158,7 @@ class Readings:
         on_unread: Callable[[str], None],
         noted: frozenset[LedgerId],
     ) -> bool:
-        """Visit every log; whether all of them, with all live segments, could be read.
+        """Visit every log, metadata logs too; whether all, with all live segments, could be read.
 
         Args:
             noted: ledgers about which there are notes.
@@ -157,17 +169,27 @@ class Readings:
         """
         unread: list[str] = []
 
-        async def visit_one(number: int) -> None:
+        async def visit_one(log: LogNode | None) -> None:
             try:
-                log = await self.read_log(LogId(number))
                 if log is not None:
                     await visit(LogAudit(log, self._list_segments(log, noted)))
             except UnreadError as error:
-                unread.append(str(error))
-                on_unread(str(error))
+                note(error)
+
+        async def visit_both(number: int) -> None:
+            try:
+                log = await self.read_log(LogId(number))
+                await visit_one(log)
+                await visit_one(None if log is None else await self._read_metadata_log(log))
+            except UnreadError as error:
+                note(error)
+
+        def note(error: UnreadError) -> None:
+            unread.append(str(error))
+            on_unread(str(error))
 
         last = await self._read_last_log_id()
-        await for_each(range(1, last + 1), visit_one, AUDIT_CONCURRENCY)
+        await for_each(range(1, last + 1), visit_both, AUDIT_CONCURRENCY)
         return not unread
 
     async def read_log(self, log_id: LogId) -> LogNode | None:
@@ -178,9 +200,23 @@ class Readings:
         """
         stored = await self._store.get(self._paths.log(log_id))
         try:
-            return None if stored is None else read_log(stored.data)
+            return None if stored is None else read_any_log(stored.data)
         except MetadataJsonError as error:
             raise UnreadError(f"log {log_id}: {error}") from error
+
+    async def _read_metadata_log(self, log: LogNode) -> LogNode | None:
+        """The metadata log of a log; None: there is none in which anything was written.
+
+        Raises:
+            MetadataError, UnreadError: it is not known.
+        """
+        if not log.metadata.epoch:
+            return None
+        log_id = metadata_log_of(log.log_id)
+        found = await self.read_log(log_id)
+        if found is None and await self.read_log(log.log_id) is not None:
+            raise UnreadError(f"log {log_id}, the metadata log of log {log.log_id}, is not there")
+        return found
 
     async def read_segment(self, log_id: LogId, epoch: Epoch) -> tuple[AnySegment, int] | None:
         """A segment and its version, or None if it is not there.

@@ -48,6 +48,10 @@ class RetentionVerdict(NamedTuple):
     due_unix_ms: int | None
     """When time alone may change the verdict; None: only a change of the log node can."""
 
+    def without_giving_up(self, now_unix_ms: int) -> RetentionVerdict:
+        """As long as it is not known what a segment is that may go: hot copies still may."""
+        return self._replace(trim=None, first_live_epoch=None, due_unix_ms=now_unix_ms)
+
 
 def judge(
     log: LogNode, segments: Sequence[AnySegment], hot: Sequence[AnySegment], now_unix_ms: int

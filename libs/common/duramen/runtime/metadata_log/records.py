@@ -13,8 +13,8 @@ tools. Source: docs/protocol/metadata-logs.md "Reading".
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections import OrderedDict, defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -45,12 +45,14 @@ many bytes. Raises DuramenError: nobody gives it now."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _KnownRecords:
     """What was read of one metadata log."""
 
     first: Lsn | None
     last: Lsn
     records: tuple[PlacedRecord, ...]
+    by_epoch: Mapping[Epoch, Sequence[PlacedRecord]]
+    """The same: who wants one segment after the other would look through all of them each time."""
 
     @property
     def size_bytes(self) -> int:
@@ -77,7 +79,7 @@ class MetadataRecords:
         self._paths = paths
         self._fetch_run = fetch_run
         self._kept_bytes = kept_bytes
-        self._known: OrderedDict[LogId, _Known] = OrderedDict()
+        self._known: OrderedDict[LogId, _KnownRecords] = OrderedDict()
         self._known_bytes = 0
         self._entry_count = 0
 
@@ -91,22 +93,17 @@ class MetadataRecords:
             DuramenError: `metadata_unavailable`: a record cannot be read, now or for ever.
             MetadataError: the metadata store does not say.
         """
-        marks = log.metadata
-        if marks.lsn is None:
+        if log.metadata.lsn is None:
             return ()
-        known = self._known.get(log.log_id)
-        if known is not None and known.first == marks.first_lsn and known.last <= marks.lsn:
-            self._known.move_to_end(log.log_id)
-            if known.last == marks.lsn:
-                return known.records
-            behind = await self._read_range(log.log_id, Lsn(known.last + 1), marks.lsn)
-            records = None if behind is None else (*known.records, *behind)
-        else:
-            found = await self._read_range(log.log_id, marks.first_lsn, marks.lsn)
-            records = None if found is None else tuple(found)
-        if records is not None:
-            self._keep(log.log_id, _Known(marks.first_lsn, marks.lsn, records))
-        return records
+        known = await self._read_known(log)
+        return None if known is None else known.records
+
+    async def read_epoch(self, log: LogNode, epoch: Epoch) -> Sequence[PlacedRecord] | None:
+        """Those of one epoch. Returns, raises: as `read`."""
+        if log.metadata.lsn is None:
+            return ()
+        known = await self._read_known(log)
+        return None if known is None else known.by_epoch.get(epoch, ())
 
     async def read_closed(self, log: LogNode) -> list[PlacedRecord] | None:
         """All from the first that may count to the end of the last closed epoch, history as well.
@@ -151,7 +148,27 @@ class MetadataRecords:
             "entries_read": self._entry_count,
         }
 
-    def _keep(self, log_id: LogId, known: _Known) -> None:
+    async def _read_known(self, log: LogNode) -> _KnownRecords | None:
+        """Raises: as `read`."""
+        marks = log.metadata
+        assert marks.lsn is not None, log
+        known = self._known.get(log.log_id)
+        if known is not None and known.first == marks.first_lsn and known.last <= marks.lsn:
+            self._known.move_to_end(log.log_id)
+            if known.last == marks.lsn:
+                return known
+            behind = await self._read_range(log.log_id, Lsn(known.last + 1), marks.lsn)
+            records = None if behind is None else (*known.records, *behind)
+        else:
+            found = await self._read_range(log.log_id, marks.first_lsn, marks.lsn)
+            records = None if found is None else tuple(found)
+        if records is None:
+            return None
+        read = _KnownRecords(marks.first_lsn, marks.lsn, records, _index(records))
+        self._keep(log.log_id, read)
+        return read
+
+    def _keep(self, log_id: LogId, known: _KnownRecords) -> None:
         before = self._known.pop(log_id, None)
         self._known_bytes -= 0 if before is None else before.size_bytes
         self._known[log_id] = known
@@ -213,3 +230,11 @@ class MetadataRecords:
                 self._entry_count += 1
                 at = EntryId(entry_id + 1)
         return records
+
+
+def _index(records: Iterable[PlacedRecord]) -> dict[Epoch, list[PlacedRecord]]:
+    """Records by their epoch, each epoch's in the order in which they lie."""
+    by_epoch: defaultdict[Epoch, list[PlacedRecord]] = defaultdict(list)
+    for placed in records:
+        by_epoch[placed.record.epoch].append(placed)
+    return dict(by_epoch)

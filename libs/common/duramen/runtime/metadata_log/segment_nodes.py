@@ -18,7 +18,11 @@ from typing import Final
 from duramen.core.flexible.segment import AnySegment
 from duramen.core.log_node import LogNode
 from duramen.core.metadata_log.history import ToldEpoch, tell_epochs
-from duramen.core.metadata_log.listing import PlacedRecord, SegmentListing, Whereabouts
+from duramen.core.metadata_log.listing import (
+    SegmentListing,
+    Whereabouts,
+    find_counting,
+)
 from duramen.core.metadata_log.lookup import (
     LOOK_COUNT_MAX,
     ListingLookup,
@@ -42,7 +46,7 @@ class SegmentNodes:
     def __init__(self, store: MetadataStore, paths: Paths, records: MetadataRecords) -> None:
         self._store = store
         self._paths = paths
-        self._records = records
+        self.records = records
 
     async def find(self, log_id: LogId, epoch: Epoch) -> AnySegment | None:
         """The metadata of one epoch; None: the log node says that there is none, or none any more.
@@ -61,7 +65,8 @@ class SegmentNodes:
                 case LookupStep.LOG:
                     lookup.on_log(await self._read_log(log_id))
                 case LookupStep.RECORDS:
-                    lookup.on_records(await self._read_records(lookup.log))
+                    assert lookup.log is not None, "records are asked for by a log node"
+                    lookup.on_records(await self.records.read_epoch(lookup.log, epoch))
         result = lookup.result
         assert result is not None
         if isinstance(result, Unreadable):
@@ -81,7 +86,8 @@ class SegmentNodes:
                 case LookupStep.NODES:
                     lookup.on_nodes(await self._read_nodes(log_id, lookup.list_stored()))
                 case LookupStep.RECORDS:
-                    lookup.on_records(await self._read_records(lookup.log))
+                    assert lookup.log is not None, "records are asked for by a log node"
+                    lookup.on_records(await self.records.read(lookup.log))
         result = lookup.result
         assert result is not None
         if isinstance(result, Unreadable):
@@ -95,10 +101,23 @@ class SegmentNodes:
         """
         for _ in range(LOOK_COUNT_MAX):
             listing = await self.list_all(log_id)
-            records = await self._records.read_closed(listing.log)
+            records = await self.records.read_closed(listing.log)
             if records is not None:
                 return listing.log, tell_epochs(listing, records)
         raise _unreadable(log_id, Unreadable.TOO_MANY_CHANGES, f"the epochs of log {log_id}")
+
+    async def read_moved(self, log: LogNode) -> dict[Epoch, AnySegment] | None:
+        """The segments that have moved by this very version of the log node, as far as a record
+        of them is found; None: its metadata log was trimmed since, so it is not the newest.
+
+        For who changes that version, or nothing. An existing node beats what this returns.
+
+        Raises: as `find`.
+        """
+        records = await self.records.read(log)
+        if records is None:
+            return None
+        return {epoch: record.segment for epoch, record in find_counting(log, records).items()}
 
     async def _read_log(self, log_id: LogId) -> LogNode | None:
         path = self._paths.log(log_id)
@@ -123,10 +142,6 @@ class SegmentNodes:
         found = await asyncio.gather(*(read(Epoch(epoch)) for epoch in wanted))
         pairs = zip(wanted, found, strict=True)
         return {Epoch(epoch): segment for epoch, segment in pairs if segment is not None}
-
-    async def _read_records(self, log: LogNode | None) -> tuple[PlacedRecord, ...] | None:
-        assert log is not None, "records are asked for by a log node"
-        return await self._records.read(log)
 
 
 def _unreadable(log_id: LogId, why: Unreadable, what: str) -> DuramenError:

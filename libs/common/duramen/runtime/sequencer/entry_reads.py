@@ -14,9 +14,13 @@ from duramen.errors import DuramenError
 from duramen.ids import EntryId
 from duramen.limits import READ_TIMEOUT_US
 from duramen.runtime.http_client import PeerError
+from duramen.runtime.metadata_log.records import MetadataRecords
+from duramen.runtime.metadata_log.segment_nodes import SegmentNodes
 from duramen.runtime.sequencer.bookie_lanes import BookieLanes
+from duramen.runtime.stores.metadata_store import MetadataStore
 from duramen.wire import bookie_calls as calls
 from duramen.wire.frame import FrameError
+from duramen.wire.metadata_json import Paths
 
 
 class EntryReads:
@@ -50,3 +54,9 @@ class EntryReads:
         raise DuramenError(
             "data_unavailable", f"no replica of e{segment.epoch}n{first} can be read now"
         )
+
+
+def open_segment_nodes(store: MetadataStore, paths: Paths, lanes: BookieLanes) -> SegmentNodes:
+    """What reads segments' metadata from both places in a process that owns logs."""
+    records = MetadataRecords(store, paths, EntryReads(lanes).fetch_run)
+    return SegmentNodes(store, paths, records)
