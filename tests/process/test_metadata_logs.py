@@ -75,6 +75,20 @@ def wait_moved(cluster: LocalCluster, log_id: LogId, through: int) -> None:
     wait_in_thread(has_moved, HANG_S, f"e{through} to move")
 
 
+def check_history(cluster: LocalCluster, config_version: int) -> None:
+    """Each epoch is told with its configuration, and ZooKeeper holds what it should."""
+    code, told = command(cluster, "duramen.cli.main", "log", "epochs", "default/long")
+    assert code == 0
+    places = [row["metadata"] for row in told["epochs"]]
+    assert places == ["metadata_log"] * SEGMENTS + ["zookeeper"]
+    versions = {row["config_version"] for row in told["epochs"]}
+    assert versions <= {config_version, None} and str(config_version) in told["configs"]
+    assert told["configs"][str(config_version)]["tiering"]["policy"] == "move"
+    code, found = command(cluster, "duramen.cli.main", "log", "rebuild", "default/long")
+    assert (code, found["ok"]) == (0, True), found
+    assert [row["epoch"] for row in found["epochs"]] == list(range(1, SEGMENTS + 2))
+
+
 def test_released_segments_leave_zookeeper_and_are_read_as_before(cluster: LocalCluster) -> None:
     log_id = LogId(int(run(create_log(cluster, "long", MOVE))))
     history = History("long")
@@ -96,5 +110,6 @@ def test_released_segments_leave_zookeeper_and_are_read_as_before(cluster: Local
     assert count_hot(cluster, "long") == 1
     check_whole(cluster, history)
 
+    check_history(cluster, log.config_version)
     for node_id in cluster.ids("sequencer"):
         assert not keeping_of(cluster, node_id)["failed"]

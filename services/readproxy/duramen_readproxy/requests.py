@@ -24,7 +24,7 @@ GONE: Final = "client_gone"
 CUT_OFF: Final = "client_slow"
 """A client that took nothing for long was cut off."""
 
-Call = Literal["records", "tail", "segments", "log"]
+Call = Literal["records", "tail", "segments", "epochs", "log"]
 
 
 class Requests:

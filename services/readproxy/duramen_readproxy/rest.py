@@ -55,7 +55,7 @@ from duramen_readproxy.following.streams import (
 )
 from duramen_readproxy.parameters import Form, ReadRequest, read_request
 from duramen_readproxy.requests import OpenRequest, Requests
-from duramen_readproxy.segment_answers import describe_segment
+from duramen_readproxy.segment_answers import describe_epochs, describe_segment
 
 RANGE_BYTES_MAX: Final = 4 * MIB
 """One request to a bookie while catching up: past it bytes per call gain nothing more."""
@@ -121,6 +121,13 @@ def make_app(backend: Backend) -> FastAPI:
         with backend.requests.open("segments"):
             read_query(request, ())
             return respond(await _show_segments(backend, await find(namespace, log)))
+
+    @app.get(_LOG_PATH + "/epochs", response_model=None)
+    async def get_epochs(request: Request, namespace: str, log: str) -> Response:
+        """The history of the log's epochs."""
+        with backend.requests.open("epochs"):
+            read_query(request, ())
+            return respond(describe_epochs(*await (await find(namespace, log)).tell_epochs()))
 
     def get_records(  # noqa: PLR0917 - FastAPI passes them by name
         request: Request,

@@ -1,4 +1,4 @@
-"""Segments as the API shows them, striped and flexible ones.
+"""Segments as the API shows them, striped and flexible ones, and the history of epochs.
 
 A flexible segment has the property and the nodes of its node in ZooKeeper in the place of quorums
 and fragments; each kind lacks what the other one has.
@@ -8,18 +8,23 @@ Called by `rest`. Source: docs/protocol/rest.md "Segments", docs/protocol/flexib
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal
 
 from duramen.core.cold_copy import ColdCopy
 from duramen.core.flexible.nodeset import NodesetRow
 from duramen.core.flexible.segment import AnySegment, FlexibleSegment
 from duramen.core.life.trim import min_active_dlsn, status_of
 from duramen.core.log_node import LogNode
+from duramen.core.metadata_log.history import ToldEpoch
+from duramen.core.metadata_log.listing import Whereabouts
 from duramen.core.segment import Fragment
 from duramen.ids import ledger_of
 from duramen.runtime.public.answers import (
     ColdCopyAnswer,
     CopyAnswer,
+    EpochAnswer,
+    EpochsAnswer,
     FragmentAnswer,
     PropertyAnswer,
     SegmentAnswer,
@@ -67,6 +72,28 @@ def describe_segment(
         **_describe_placing(segment),
         **_describe_holes(segment),
     )
+
+
+_PLACES: Final[Mapping[Whereabouts, Literal["zookeeper", "metadata_log", "history"]]] = {
+    Whereabouts.STORED: "zookeeper",
+    Whereabouts.MOVED: "metadata_log",
+    Whereabouts.GIVEN_UP: "history",
+}
+
+
+def describe_epochs(log: LogNode, told: Sequence[ToldEpoch]) -> EpochsAnswer:
+    """The history of a log as the API shows it: each configuration once, by its version."""
+    configs = {str(one.config_version): dict(one.config) for one in told if one.config is not None}
+    epochs = [
+        EpochAnswer(
+            epoch=one.epoch,
+            metadata=_PLACES[one.where],
+            config_version=one.config_version,
+            segment=None if one.segment is None else describe_segment(one.segment, log),
+        )
+        for one in told
+    ]
+    return EpochsAnswer(epochs=epochs, configs=configs)
 
 
 def _describe_placing(segment: AnySegment) -> dict[str, Any]:

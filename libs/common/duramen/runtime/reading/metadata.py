@@ -27,6 +27,7 @@ from typing import Final
 
 from duramen.core.flexible.segment import AnySegment
 from duramen.core.log_node import LogNode
+from duramen.core.metadata_log.history import ToldEpoch
 from duramen.errors import DuramenError
 from duramen.ids import NOTHING, EntryId, Epoch, LogId
 from duramen.limits import METADATA_AGE_MAX_US
@@ -259,6 +260,18 @@ class LogFollower:
             detail = f"the metadata of {named}{more} of log {self.log_id} have moved and are lost"
             raise DuramenError("metadata_unavailable", detail)
         return log, segments
+
+    async def tell_epochs(self) -> tuple[LogNode, Sequence[ToldEpoch]]:
+        """The log node, and the history of the log's epochs as far as anybody can tell it.
+
+        Raises:
+            DuramenError: as `current`.
+        """
+        with _translated():
+            log, told = await self._segment_nodes.tell_epochs(self.log_id)
+        if log.is_deleted:
+            raise _deleted(log)
+        return log, told
 
     async def _find_segment(self, epoch: Epoch) -> tuple[LogNode, AnySegment | None]:
         """A segment whose node is not there, and a log node that is as new as the answer."""
