@@ -20,7 +20,7 @@ from duramen.core.sequencer.log_state import LogState
 from duramen.errors import DuramenError
 from duramen.ids import Epoch, LogId
 from duramen.runtime.http_client import PeerClient
-from duramen.runtime.sequencer.entry_reads import open_segment_nodes
+from duramen.runtime.metadata_log.entry_reads import open_segment_nodes
 from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.wire.metadata_json import read_log
 from duramen.wire.sequencer_calls import AppendedBatch

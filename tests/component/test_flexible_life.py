@@ -14,8 +14,8 @@ from duramen.core.placement.node_states import NodeStates
 from duramen.core.segment import Totals
 from duramen.ids import BookieId, EntryId, Epoch, LogId, lsn_of
 from duramen.runtime.http_client import PeerClient
+from duramen.runtime.metadata_log.entry_reads import open_segment_nodes
 from duramen.runtime.sequencer.bookie_lanes import BookieLanes
-from duramen.runtime.sequencer.entry_reads import open_segment_nodes
 from duramen.runtime.sequencer.node_watch import NodeWatch
 from duramen.texts import parse_position
 from duramen.wire.metadata_json import encode_segment, read_segment

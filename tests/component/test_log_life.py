@@ -29,8 +29,8 @@ from duramen.ids import (
     lsn_of,
 )
 from duramen.runtime.http_client import PeerClient
+from duramen.runtime.metadata_log.entry_reads import open_segment_nodes
 from duramen.runtime.sequencer.bookie_lanes import BookieLanes
-from duramen.runtime.sequencer.entry_reads import open_segment_nodes
 from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.runtime.sequencer.node_watch import NodeWatch
 from duramen.runtime.stores.metadata_store import SessionState

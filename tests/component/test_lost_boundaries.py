@@ -14,8 +14,8 @@ from duramen.core.log_node import TrimPoint
 from duramen.core.placement.node_states import NodeStates
 from duramen.ids import BookieId, EntryId, Epoch, lsn_of
 from duramen.runtime.http_client import PeerClient
+from duramen.runtime.metadata_log.entry_reads import open_segment_nodes
 from duramen.runtime.sequencer.bookie_lanes import BookieLanes
-from duramen.runtime.sequencer.entry_reads import open_segment_nodes
 from duramen.runtime.sequencer.node_watch import NodeWatch
 from duramen.texts import parse_position
 from duramen_sequencer.life.boundaries import Boundaries, Extent

@@ -38,8 +38,8 @@ from duramen.ids import (
     SequencerId,
 )
 from duramen.runtime.http_client import PeerClient
+from duramen.runtime.metadata_log.entry_reads import open_segment_nodes
 from duramen.runtime.sequencer.bookie_lanes import BookieLanes
-from duramen.runtime.sequencer.entry_reads import open_segment_nodes
 from duramen.runtime.sequencer.log_driver import LogDriver
 from duramen.runtime.sequencer.node_watch import NodeWatch
 from duramen.runtime.stores.metadata_store import MetadataError, SessionState

@@ -15,7 +15,7 @@ from typing import Final
 
 from duramen.errors import DuramenError
 from duramen.ids import LogId
-from duramen.runtime.sequencer.entry_reads import open_segment_nodes
+from duramen.runtime.metadata_log.entry_reads import open_segment_nodes
 from duramen.runtime.stores.metadata_store import MetadataError
 from duramen.units import SECOND
 from duramen_sequencer.life.boundaries import Boundaries

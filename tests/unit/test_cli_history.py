@@ -1,4 +1,7 @@
-"""`duramen log epochs` against a server that plays a read proxy."""
+"""`duramen log epochs` against a server that plays a read proxy.
+
+Source: docs/cli.md.
+"""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 
-from duramen.core.metadata_log.history import ToldEpoch, tell_epochs
+from duramen.core.metadata_log.history import ToldEpoch, report_epochs
 from duramen.core.metadata_log.listing import SegmentListing, Whereabouts, join
 from duramen.core.metadata_log.record import MetadataKind, MetadataRecord
 from duramen.ids import Epoch
@@ -53,7 +53,7 @@ def list_all(world: World) -> SegmentListing:
 
 
 def tell(world: World) -> list[ToldEpoch]:
-    return tell_epochs(list_all(world), world.records)
+    return report_epochs(list_all(world), world.records)
 
 
 def test_each_epoch_is_told_with_its_configuration_and_where_it_is() -> None:
@@ -90,7 +90,7 @@ def test_what_cannot_be_read_has_no_segment_and_is_not_left_out() -> None:
     counting = [p for p in world.records if p.record.kind is MetadataKind.MOVED]
     listing = join(world.log, {e: n.segment for e, n in world.nodes.items()}, counting[1:])
     assert listing is not None and listing.unreadable == (1,)
-    first = tell_epochs(listing, ())[0]
+    first = report_epochs(listing, ())[0]
     assert (first.epoch, first.segment, first.config_version) == (1, None, None)
 
 
@@ -103,4 +103,4 @@ def test_what_is_newer_than_the_log_node_is_not_told() -> None:
     node = world.nodes[Epoch(5)]
     record = MetadataRecord(MetadataKind.TOLD, node.segment, 0, node.made)
     later = [*world.records, world.records[-1]._replace(record=record)]
-    assert [one.epoch for one in tell_epochs(listing, later)] == [1, 2, 3, 4]
+    assert [one.epoch for one in report_epochs(listing, later)] == [1, 2, 3, 4]

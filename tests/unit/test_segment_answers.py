@@ -8,10 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 from duramen.core.flexible.segment import AnySegment
+from duramen.core.metadata_log.history import ToldEpoch
+from duramen.core.metadata_log.listing import Whereabouts
 from duramen.core.quorum import Quorum
 from duramen.core.segment import Fragment, Segment
 from duramen.ids import BookieId, EntryId, Epoch, Incarnation, LogId, Member
-from duramen_readproxy.segment_answers import describe_segment
+from duramen_readproxy.segment_answers import describe_epochs, describe_segment
 from tests.unit.flexible_segments import IN_RECOVERY, close, node
 from tests.unit.nodes import make_log
 
@@ -51,3 +53,21 @@ def test_holes_and_what_is_missing_are_shown_where_there_are_some() -> None:
     shown = show(close(IN_RECOVERY, holes=((1, 2), (5, 5)), missing=7))
     assert (shown["holes"], shown["missing_records"]) == ([[1, 2], [5, 5]], 7)
     assert not {"holes", "missing_records"} & set(show(close(IN_RECOVERY)))
+
+
+def test_the_history_of_epochs_is_told_with_each_configuration_once() -> None:
+    member = Member(BookieId("b"), Incarnation("i"))
+    fragments = (Fragment(EntryId(0), (member,)),)
+    segment = Segment(make_log().log_id, Epoch(2), Quorum(1, 1, 1), fragments)
+    told = [
+        ToldEpoch(Epoch(1), Whereabouts.MOVED, None, 3, {"sticky": True}),
+        ToldEpoch(Epoch(2), Whereabouts.STORED, segment, 3, {"sticky": True}),
+        ToldEpoch(Epoch(3), Whereabouts.GIVEN_UP, None, None, None),
+    ]
+    shown: dict[str, Any] = json.loads(describe_epochs(make_log(), told).encode())
+    assert shown["configs"] == {"3": {"sticky": True}}
+    rows = [(row["epoch"], row["metadata"], row["config_version"]) for row in shown["epochs"]]
+    assert rows == [(1, "metadata_log", 3), (2, "zookeeper", 3), (3, "history", None)]
+    segments = [row["segment"] for row in shown["epochs"]]
+    assert segments[0] is segments[2] is None, "what cannot be read is not left out"
+    assert segments[1]["epoch"] == 2

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Annotated, Any, Final, Protocol
 
 import orjson
@@ -91,6 +91,26 @@ class Backend(Protocol):
         """Raises DuramenError `server_draining` when the proxy is stopping."""
 
 
+def _add_segment_routes(
+    app: FastAPI, backend: Backend, find: Callable[[str, str], Awaitable[LogFollower]]
+) -> None:
+    """What the log consists of, and consisted of."""
+
+    @app.get(_LOG_PATH + "/segments", response_model=None)
+    async def get_segments(request: Request, namespace: str, log: str) -> Response:
+        """Every live segment with its placement."""
+        with backend.requests.open("segments"):
+            read_query(request, ())
+            return respond(await _show_segments(backend, await find(namespace, log)))
+
+    @app.get(_LOG_PATH + "/epochs", response_model=None)
+    async def get_epochs(request: Request, namespace: str, log: str) -> Response:
+        """The history of the log's epochs."""
+        with backend.requests.open("epochs"):
+            read_query(request, ())
+            return respond(describe_epochs(*await (await find(namespace, log)).report_epochs()))
+
+
 def make_app(backend: Backend) -> FastAPI:
     """The public application."""
     app = make_public_app("Duramen read proxy")
@@ -115,19 +135,7 @@ def make_app(backend: Backend) -> FastAPI:
             tail.check_sure()
         return respond(_describe_tail(tail))
 
-    @app.get(_LOG_PATH + "/segments", response_model=None)
-    async def get_segments(request: Request, namespace: str, log: str) -> Response:
-        """Every live segment with its placement."""
-        with backend.requests.open("segments"):
-            read_query(request, ())
-            return respond(await _show_segments(backend, await find(namespace, log)))
-
-    @app.get(_LOG_PATH + "/epochs", response_model=None)
-    async def get_epochs(request: Request, namespace: str, log: str) -> Response:
-        """The history of the log's epochs."""
-        with backend.requests.open("epochs"):
-            read_query(request, ())
-            return respond(describe_epochs(*await (await find(namespace, log)).tell_epochs()))
+    _add_segment_routes(app, backend, find)
 
     def get_records(  # noqa: PLR0917 - FastAPI passes them by name
         request: Request,

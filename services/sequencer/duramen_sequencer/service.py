@@ -24,13 +24,13 @@ from duramen.runtime.cluster_node import wait_cluster
 from duramen.runtime.http_client import PeerClient
 from duramen.runtime.http_server import Answer, DataServer, ServerLimits
 from duramen.runtime.members.gossiping import Gossiping
+from duramen.runtime.metadata_log.entry_reads import open_segment_nodes
 from duramen.runtime.metadata_log.records import MetadataRecords
 from duramen.runtime.reading.cold_reads import open_cold_reads
 from duramen.runtime.registry import Registration, Roster
 from duramen.runtime.role import ServiceOptions, StartRefusedError
 from duramen.runtime.roster_calls import RosterCalls
 from duramen.runtime.sequencer.bookie_lanes import BookieLanes
-from duramen.runtime.sequencer.entry_reads import open_segment_nodes
 from duramen.runtime.sequencer.maintenance import Maintenance
 from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.runtime.sequencer.node_watch import NodeWatch
@@ -82,7 +82,6 @@ class SequencerService:
         self._paths = Paths(options.cluster)
         self._client = PeerClient()
         self._context = make_context(options.node_id)
-        data_url = options.data_url()
         self._surveyor = Surveyor(
             store, self._paths, self._context, self._on_bookies_changed,
             steady_after_us=options.bookie_steady_after_us,
@@ -90,7 +89,7 @@ class SequencerService:
         self._sequencers = Roster(store, self._paths.sequencers, self._on_sequencers_changed)
         lanes = BookieLanes(self._client, self._surveyor.urls.get, NodeWatch(self._context.nodes))
         own_id = self._context.sequencer_id
-        link = MetadataLink(store, self._paths, own_id, data_url)
+        link = MetadataLink(store, self._paths, own_id, options.data_url())
         self._gossiping = self._make_gossiping() if options.takes_part_in_gossip else None
         away = self._list_away
         self.host = LogHost(own_id, self._context, lanes, link, self._sequencers, away=away)
@@ -132,15 +131,7 @@ class SequencerService:
         self._control = Control(store, self._paths, operations, check_config)
         self._frames = AppendFrames(self.host)
         self._server = self._make_server()
-        fields = {
-            "data_url": data_url,
-            "admin_url": options.admin_url(),
-            "region": options.region,
-            "rack": options.rack,
-            "weight": options.weight,
-        }
-        path = f"{self._paths.sequencers}/{options.node_id}"
-        self._registration = registration = Registration(store, path, fields)
+        self._registration = registration = self._make_registration()
         self._reaching = Reaching(
             self._client,
             lambda: self._surveyor.urls,
@@ -234,6 +225,17 @@ class SequencerService:
         add_placement_routes(app, self._placement)
         add_ownership_routes(app, self.host, self._hand_over, self._store, self._paths)
         add_repair_routes(app, self._repair)
+
+    def _make_registration(self) -> Registration:
+        options = self._options
+        fields = {
+            "data_url": options.data_url(),
+            "admin_url": options.admin_url(),
+            "region": options.region,
+            "rack": options.rack,
+            "weight": options.weight,
+        }
+        return Registration(self._store, f"{self._paths.sequencers}/{options.node_id}", fields)
 
     def _make_balancing(self) -> Balancing:
         return Balancing(

@@ -202,12 +202,12 @@ class Keeping:
     async def run_pass(self, log_id: LogId) -> None:
         """Have a keeper do what is due at one log; what fails is left to a later round."""
         self._counts["passes"] += 1
-        one = _Pass(self._host, self._look, self._nodes, self._records, self._counts)
+        one = _KeeperPass(self._host, self._look, self._nodes, self._records, self._counts)
         try:
             async with asyncio.timeout(PASS_S):
                 log = await self._find_kept(log_id)
                 if log is not None:
-                    newest = await self._tell_history(log, one.keeper)
+                    newest = await self._report_history(log, one.keeper)
                     await one.run(log_id)
                     self._note_rest(log_id, one.view)
                     if newest is not None and not one.keeper.has_history:
@@ -255,7 +255,7 @@ class Keeping:
         self._obstacle = ""
         return True
 
-    async def _tell_history(self, log: LogNode, keeper: Keeper) -> _Told | None:
+    async def _report_history(self, log: LogNode, keeper: Keeper) -> _Told | None:
         """Give the keeper what was not told; up to where it is told then, None: nothing is new."""
         log_id, newest = log.log_id, self._find_newest(log)
         told = self._told.get(log_id)
@@ -277,7 +277,7 @@ class Keeping:
         return newest
 
 
-class _Pass:
+class _KeeperPass:
     """The life of one keeper."""
 
     def __init__(

@@ -75,6 +75,9 @@ _ColdStoreOption = Annotated[
 _GossipOption = Annotated[
     bool, Parameter(help="sequencers find out together which of them answers nobody")
 ]
+_SessionOption = Annotated[
+    str, Parameter(help="how long a process that stopped without a word keeps its logs, from 1s")
+]
 _MetadataLogsOption = Annotated[
     bool, Parameter(help="metadata of released segments leave ZooKeeper for logs of their own")
 ]
@@ -124,10 +127,7 @@ def run(
     zookeeper: Annotated[
         str | None, Parameter(help="HOST:PORT of a server to use; without it one is run here")
     ] = None,
-    session_timeout: Annotated[
-        str,
-        Parameter(help="how long a process that stopped without a word keeps its logs, from 1s"),
-    ] = f"{ZOOKEEPER_SESSION_S:g}s",
+    session_timeout: _SessionOption = f"{ZOOKEEPER_SESSION_S:g}s",
     restart: Annotated[bool, Parameter(help="start again what ends")] = True,
     gossip: _GossipOption = True,
     metadata_logs: _MetadataLogsOption = True,

@@ -38,7 +38,7 @@ class ToldEpoch(NamedTuple):
     """Of the log when it was opened; None: nobody has told it."""
 
 
-def tell_epochs(listing: SegmentListing, records: Iterable[PlacedRecord]) -> list[ToldEpoch]:
+def report_epochs(listing: SegmentListing, records: Iterable[PlacedRecord]) -> list[ToldEpoch]:
     """Every epoch that lives, and every one before of which there is history.
 
     Args:

@@ -4,8 +4,7 @@ It looks at the log, decides on one thing, carries it out, and looks again, what
 so no answer has to be believed, and a change of unknown fate is judged by what stands there next.
 Every change names the version of the log node that was looked at. An epoch of the metadata log is
 its own only while the log node says so (`MetadataMarks.epoch`): opening one sets the log node, and
-voids what another keeper has under way. An epoch takes one append and is closed with it: what is in
-a closed epoch is there for ever, so it may count.
+voids what another keeper has under way. An epoch takes one append and is closed with it.
 
     REST → LOOKING ─┬─► MAKING, OPENING, TRIMMING ──────────────► LOOKING
                     └─► READING → WRITING → COMMITTING ─────────► LOOKING … REST

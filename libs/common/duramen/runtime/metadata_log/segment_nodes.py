@@ -17,7 +17,7 @@ from typing import Final
 
 from duramen.core.flexible.segment import AnySegment
 from duramen.core.log_node import LogNode
-from duramen.core.metadata_log.history import ToldEpoch, tell_epochs
+from duramen.core.metadata_log.history import ToldEpoch, report_epochs
 from duramen.core.metadata_log.listing import (
     SegmentListing,
     Whereabouts,
@@ -94,7 +94,7 @@ class SegmentNodes:
             raise _unreadable(log_id, result, f"the segments of log {log_id}")
         return result
 
-    async def tell_epochs(self, log_id: LogId) -> tuple[LogNode, list[ToldEpoch]]:
+    async def report_epochs(self, log_id: LogId) -> tuple[LogNode, list[ToldEpoch]]:
         """The log, and the history of its epochs, as far as anybody can tell it.
 
         Raises: as `find`.
@@ -103,7 +103,7 @@ class SegmentNodes:
             listing = await self.list_all(log_id)
             records = await self.records.read_closed(listing.log)
             if records is not None:
-                return listing.log, tell_epochs(listing, records)
+                return listing.log, report_epochs(listing, records)
         raise _unreadable(log_id, Unreadable.TOO_MANY_CHANGES, f"the epochs of log {log_id}")
 
     async def read_moved(self, log: LogNode) -> dict[Epoch, AnySegment] | None:

@@ -261,14 +261,14 @@ class LogFollower:
             raise DuramenError("metadata_unavailable", detail)
         return log, segments
 
-    async def tell_epochs(self) -> tuple[LogNode, Sequence[ToldEpoch]]:
+    async def report_epochs(self) -> tuple[LogNode, Sequence[ToldEpoch]]:
         """The log node, and the history of the log's epochs as far as anybody can tell it.
 
         Raises:
             DuramenError: as `current`.
         """
         with _translated():
-            log, told = await self._segment_nodes.tell_epochs(self.log_id)
+            log, told = await self._segment_nodes.report_epochs(self.log_id)
         if log.is_deleted:
             raise _deleted(log)
         return log, told
