@@ -29,6 +29,12 @@ def hasty(command: list[str]) -> list[str]:
     return [*command[:module], str(Path(__file__)), *command[module + 2 :]]
 
 
+def plain(command: list[str]) -> list[str]:
+    """The command line of a hasty one, made that of the real one again."""
+    script = command.index(str(Path(__file__)))
+    return [*command[:script], "-m", "duramen_sequencer.main", *command[script + 1 :]]
+
+
 if __name__ == "__main__":
     operations = partial(LifeOperations, undelete_window_us=_WINDOW_US)
     rounds = partial(RetentionRounds, interval_us=100 * MS, undelete_window_us=_WINDOW_US)

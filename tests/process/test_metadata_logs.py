@@ -6,17 +6,19 @@ The archive job is the real one. What may leave and what counts is in
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import pytest
 
 from duramen.core.log_node import LogNode
-from duramen.ids import LogId, metadata_log_of
+from duramen.ids import Epoch, LogId, metadata_log_of
 from duramen.wire.metadata_json import read_any_log
 from tests.process.cluster import LocalCluster, create_log, run, running_cluster
 from tests.process.copies import open_store
-from tests.process.hasty_sequencer import hasty
+from tests.process.hasty_sequencer import hasty, plain
 from tests.process.history import History
 from tests.process.tiers import (
     MOVE,
@@ -58,12 +60,24 @@ async def list_nodes(cluster: LocalCluster, log_id: LogId) -> list[int]:
         return sorted(int(name) for name in await store.children(paths.segments(log_id)) or ())
 
 
-def keeping_of(cluster: LocalCluster, node_id: str) -> dict[str, object]:
+async def remove_node(cluster: LocalCluster, log_id: LogId, epoch: Epoch) -> None:
+    async with open_store(cluster) as (store, paths):
+        found = await store.get(paths.segment(log_id, epoch))
+        assert found is not None
+        await store.delete(paths.segment(log_id, epoch), version=found.version)
+
+
+async def put_node(
+    cluster: LocalCluster, log_id: LogId, epoch: Epoch, node: dict[str, Any]
+) -> None:
+    async with open_store(cluster) as (store, paths):
+        await store.create(paths.segment(log_id, epoch), json.dumps(node).encode())
+
+
+def keeping_of(cluster: LocalCluster, node_id: str) -> dict[str, Any]:
     url = cluster.process(node_id)["admin_url"]
-    found: dict[str, object] = httpx.get(f"{url}/v1/statistics", timeout=30).json()
-    statistics = found["metadata_logs"]
-    assert isinstance(statistics, dict)
-    return statistics
+    found: dict[str, Any] = httpx.get(f"{url}/v1/statistics", timeout=30).json()["metadata_logs"]
+    return found
 
 
 def wait_moved(cluster: LocalCluster, log_id: LogId, through: int) -> None:
@@ -113,3 +127,34 @@ def test_released_segments_leave_zookeeper_and_are_read_as_before(cluster: Local
     check_history(cluster, log.config_version)
     for node_id in cluster.ids("sequencer"):
         assert not keeping_of(cluster, node_id)["failed"]
+
+
+def test_a_takeover_reads_none_of_what_has_moved(cluster: LocalCluster) -> None:
+    """After the test before: both sequencers die, and the log goes on before any retention."""
+    cluster.start_anew(*cluster.ids("sequencer"), wrap=plain)
+    fill(cluster, History("long"), 5, rolls=False)
+    records = [keeping_of(cluster, node_id)["records"] for node_id in cluster.ids("sequencer")]
+    assert [one["entries_read"] for one in records] == [0, 0]
+
+
+def test_a_lost_node_is_found_and_can_be_put_back(cluster: LocalCluster) -> None:
+    log_id = LogId(int(run(create_log(cluster, "torn", {}))))
+    history = History("torn")
+    for _ in range(2):
+        fill(cluster, history, 3, rolls=True)
+
+    def is_told() -> bool:
+        want_retention(cluster)
+        code, told = command(cluster, "duramen.cli.main", "log", "rebuild", "default/torn")
+        return code == 0 and [row["epoch"] for row in told["epochs"]] == [1, 2, 3]
+
+    wait_in_thread(is_told, HANG_S, "the history of three epochs")
+    run(remove_node(cluster, log_id, Epoch(1)))
+    code, found = command(cluster, "duramen.cli.main", "log", "rebuild", "default/torn")
+    assert (code, found["ok"]) == (1, False)
+    lost = found["epochs"][0]
+    assert (lost["finding"], lost["node"]["state"]) == ("missing_node", "CLOSED")
+    run(put_node(cluster, log_id, Epoch(1), lost["node"]))
+    code, found = command(cluster, "duramen.cli.main", "log", "rebuild", "--log-id", str(log_id))
+    assert (code, found["ok"]) == (0, True), found
+    check_whole(cluster, history)
