@@ -22,7 +22,7 @@ _RECORD_BYTES: Final = 3_000
 
 
 @dataclass(frozen=True, slots=True)
-class MetadataRun:
+class KeptRun:
     """Everything that a metadata log holds from `first` to `last`."""
 
     first: Lsn | None
@@ -39,12 +39,12 @@ class MetadataRun:
         return _RECORD_BYTES * len(self.records)
 
 
-def make_run(first: Lsn | None, last: Lsn, records: Sequence[PlacedRecord]) -> MetadataRun:
+def make_run(first: Lsn | None, last: Lsn, records: Sequence[PlacedRecord]) -> KeptRun:
     """A run of records that were read."""
     by_epoch: dict[Epoch, list[PlacedRecord]] = {}
     for placed in records:
         by_epoch.setdefault(placed.record.epoch, []).append(placed)
-    return MetadataRun(first, last, tuple(records), by_epoch)
+    return KeptRun(first, last, tuple(records), by_epoch)
 
 
 class KeptRecords:
@@ -56,17 +56,17 @@ class KeptRecords:
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
-        self._runs: OrderedDict[LogId, MetadataRun] = OrderedDict()
+        self._runs: OrderedDict[LogId, KeptRun] = OrderedDict()
         self._bytes = 0
 
-    def find(self, log_id: LogId) -> MetadataRun | None:
+    def find(self, log_id: LogId) -> KeptRun | None:
         """What was read of a log last."""
         run = self._runs.get(log_id)
         if run is not None:
             self._runs.move_to_end(log_id)
         return run
 
-    def put(self, log_id: LogId, run: MetadataRun) -> None:
+    def put(self, log_id: LogId, run: KeptRun) -> None:
         """Keep it in place of what was read before."""
         before = self._runs.pop(log_id, None)
         self._bytes -= 0 if before is None else before.size_bytes

@@ -22,7 +22,7 @@ from duramen.core.segment_base import SegmentBase
 from duramen.errors import DuramenError
 from duramen.ids import EntryId, Epoch, LogId, Lsn, lsn_of, metadata_log_of
 from duramen.limits import READ_BYTES_MAX
-from duramen.runtime.metadata_log.kept_records import KeptRecords, MetadataRun, make_run
+from duramen.runtime.metadata_log.kept_records import KeptRecords, KeptRun, make_run
 from duramen.runtime.shared_tasks import take_failure
 from duramen.runtime.stores.metadata_store import MetadataStore
 from duramen.units import MIB
@@ -63,7 +63,7 @@ class MetadataRecords:
         self._paths = paths
         self._fetch_run = fetch_run
         self._kept = KeptRecords(kept_bytes)
-        self._reads: dict[tuple[LogId, Lsn | None, Lsn], asyncio.Task[MetadataRun | None]] = {}
+        self._reads: dict[tuple[LogId, Lsn | None, Lsn], asyncio.Task[KeptRun | None]] = {}
         self._entry_count = 0
 
     async def read(self, log: LogNode) -> tuple[PlacedRecord, ...] | None:
@@ -126,7 +126,7 @@ class MetadataRecords:
         """What is kept, and entries that were read since the start."""
         return {**self._kept.statistics(), "entries_read": self._entry_count}
 
-    async def _read_run(self, log: LogNode) -> MetadataRun | None:
+    async def _read_run(self, log: LogNode) -> KeptRun | None:
         marks = log.metadata
         if marks.lsn is None:
             return make_run(None, _BEGINNING, ())
@@ -141,7 +141,7 @@ class MetadataRecords:
             task.add_done_callback(take_failure)
         return await asyncio.shield(task)
 
-    async def _load(self, log_id: LogId, first: Lsn | None, last: Lsn) -> MetadataRun | None:
+    async def _load(self, log_id: LogId, first: Lsn | None, last: Lsn) -> KeptRun | None:
         """Read what is not known yet, and keep it."""
         known = self._kept.find(log_id)
         if known is not None and known.first == first and known.last < last:
