@@ -3,8 +3,8 @@
 What is read follows from one version of the log node: its marks say from where to where records may
 count, and bodies up to there are durable, so nobody is asked for a LAC. What was read stays true of
 those marks: whoever asks again with the same ones gets the same records, and one more move costs
-its own records alone. An entry that cannot be read, or is not understood, makes everything
-unreadable: it might hold the last record of any epoch.
+its own records alone; of many who ask at once one reads. An entry that cannot be read, or is not
+understood, makes everything unreadable: it might hold the last record of any epoch.
 
 Not here: which records count (`core.metadata_log.listing`). Called by `segment_nodes`, keepers and
 tools. Source: docs/protocol/metadata-logs.md "Reading".
@@ -13,9 +13,7 @@ tools. Source: docs/protocol/metadata-logs.md "Reading".
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from duramen.core.log_node import LogNode
@@ -24,6 +22,8 @@ from duramen.core.segment_base import SegmentBase
 from duramen.errors import DuramenError
 from duramen.ids import EntryId, Epoch, LogId, Lsn, lsn_of, metadata_log_of
 from duramen.limits import READ_BYTES_MAX
+from duramen.runtime.metadata_log.kept_records import KeptRecords, KeptRun, make_run
+from duramen.runtime.shared_tasks import take_failure
 from duramen.runtime.stores.metadata_store import MetadataStore
 from duramen.units import MIB
 from duramen.wire.metadata_json import MetadataJsonError, Paths, read_any_log, read_any_segment
@@ -32,8 +32,7 @@ from duramen.wire.nodes.metadata_entries import read_metadata_entry
 KEPT_BYTES: Final = 64 * MIB
 """Of records that a process keeps, as they are in memory: some 20,000 segments."""
 
-_RECORD_BYTES: Final = 3_000
-"""What a record takes in memory, about."""
+_BEGINNING: Final = lsn_of(Epoch(1), EntryId(0))
 
 _LAST_ENTRY: Final = EntryId(0xFFFF_FFFF)
 
@@ -42,19 +41,6 @@ FetchRun = Callable[
 ]
 """Entries of a segment from the first on without a gap, one at least, none above the last, and so
 many bytes. Raises DuramenError: nobody gives it now."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """What was read of one metadata log."""
-
-    first: Lsn | None
-    last: Lsn
-    records: tuple[PlacedRecord, ...]
-
-    @property
-    def size_bytes(self) -> int:
-        return _RECORD_BYTES * len(self.records)
 
 
 class MetadataRecords:
@@ -76,9 +62,8 @@ class MetadataRecords:
         self._store = store
         self._paths = paths
         self._fetch_run = fetch_run
-        self._kept_bytes = kept_bytes
-        self._known: OrderedDict[LogId, _Known] = OrderedDict()
-        self._known_bytes = 0
+        self._kept = KeptRecords(kept_bytes)
+        self._reads: dict[tuple[LogId, Lsn | None, Lsn], asyncio.Task[KeptRun | None]] = {}
         self._entry_count = 0
 
     async def read(self, log: LogNode) -> tuple[PlacedRecord, ...] | None:
@@ -91,22 +76,16 @@ class MetadataRecords:
             DuramenError: `metadata_unavailable`: a record cannot be read, now or for ever.
             MetadataError: the metadata store does not say.
         """
-        marks = log.metadata
-        if marks.lsn is None:
-            return ()
-        known = self._known.get(log.log_id)
-        if known is not None and known.first == marks.first_lsn and known.last <= marks.lsn:
-            self._known.move_to_end(log.log_id)
-            if known.last == marks.lsn:
-                return known.records
-            behind = await self._read_range(log.log_id, Lsn(known.last + 1), marks.lsn)
-            records = None if behind is None else (*known.records, *behind)
-        else:
-            found = await self._read_range(log.log_id, marks.first_lsn, marks.lsn)
-            records = None if found is None else tuple(found)
-        if records is not None:
-            self._keep(log.log_id, _Known(marks.first_lsn, marks.lsn, records))
-        return records
+        run = await self._read_run(log)
+        return None if run is None else run.records
+
+    async def read_epoch(self, log: LogNode, epoch: Epoch) -> Sequence[PlacedRecord] | None:
+        """Those of one epoch among them, in order.
+
+        Returns, raises: as `read`.
+        """
+        run = await self._read_run(log)
+        return None if run is None else run.by_epoch.get(epoch, ())
 
     async def read_closed(self, log: LogNode) -> list[PlacedRecord] | None:
         """All from the first that may count to the end of the last closed epoch, history as well.
@@ -121,20 +100,36 @@ class MetadataRecords:
 
     def statistics(self) -> dict[str, Any]:
         """What is kept, and entries that were read since the start."""
-        return {
-            "logs": len(self._known),
-            "bytes": self._known_bytes,
-            "entries_read": self._entry_count,
-        }
+        return {**self._kept.statistics(), "entries_read": self._entry_count}
 
-    def _keep(self, log_id: LogId, known: _Known) -> None:
-        before = self._known.pop(log_id, None)
-        self._known_bytes -= 0 if before is None else before.size_bytes
-        self._known[log_id] = known
-        self._known_bytes += known.size_bytes
-        while self._known_bytes > self._kept_bytes and len(self._known) > 1:
-            _, oldest = self._known.popitem(last=False)
-            self._known_bytes -= oldest.size_bytes
+    async def _read_run(self, log: LogNode) -> KeptRun | None:
+        marks = log.metadata
+        if marks.lsn is None:
+            return make_run(None, _BEGINNING, ())
+        known = self._kept.find(log.log_id)
+        if known is not None and (known.first, known.last) == (marks.first_lsn, marks.lsn):
+            return known
+        key = (log.log_id, marks.first_lsn, marks.lsn)
+        task = self._reads.get(key)
+        if task is None:
+            task = self._reads[key] = asyncio.create_task(self._load(*key))
+            task.add_done_callback(lambda _: self._reads.pop(key, None))
+            task.add_done_callback(take_failure)
+        return await asyncio.shield(task)
+
+    async def _load(self, log_id: LogId, first: Lsn | None, last: Lsn) -> KeptRun | None:
+        """Read what is not known yet, and keep it."""
+        known = self._kept.find(log_id)
+        if known is not None and known.first == first and known.last < last:
+            behind = await self._read_range(log_id, Lsn(known.last + 1), last)
+            found = None if behind is None else [*known.records, *behind]
+        else:
+            found = await self._read_range(log_id, first, last)
+        if found is None:
+            return None
+        run = make_run(first, last, found)
+        self._kept.put(log_id, run)
+        return run
 
     async def _read_log(self, log_id: LogId) -> LogNode | None:
         found = await self._store.get(self._paths.log(metadata_log_of(log_id)))
@@ -153,11 +148,18 @@ class MetadataRecords:
                 return None
             return await self._read_entries(log_id, begin, last)
         except (DuramenError, MetadataJsonError) as error:
-            again = await self._read_log(log_id)
-            if again is not None and first is not None and again.trim.lsn > first:
+            if await self._is_trimmed(log_id, _BEGINNING if first is None else first):
                 return None
             detail = f"metadata of log {log_id} that have moved cannot be read: {error}"
             raise DuramenError("metadata_unavailable", detail) from error
+
+    async def _is_trimmed(self, log_id: LogId, lsn: Lsn) -> bool:
+        """Whether what lay at `lsn` counts for nothing by now, so that nobody has to give it."""
+        try:
+            metadata_log = await self._read_log(log_id)
+        except MetadataJsonError:
+            return False
+        return metadata_log is not None and metadata_log.trim.lsn > lsn
 
     async def _read_entries(self, log_id: LogId, first: Lsn, last: Lsn) -> list[PlacedRecord]:
         records: list[PlacedRecord] = []
@@ -168,10 +170,13 @@ class MetadataRecords:
             segment = read_any_segment(stored.data)
             begin = EntryId(max(first - lsn_of(epoch, EntryId(0)), 0))
             end = EntryId(min(last - lsn_of(epoch, EntryId(0)), _LAST_ENTRY))
-            if segment.last_entry is not None:
-                end = min(end, segment.last_entry)
-            elif end == _LAST_ENTRY:
-                raise DuramenError("data_unavailable", f"e{epoch} of it is not closed")
+            closed_at = segment.last_entry
+            if end == _LAST_ENTRY:
+                if closed_at is None:
+                    raise DuramenError("data_unavailable", f"e{epoch} of it is not closed")
+                end = closed_at
+            elif closed_at is not None and closed_at < end:
+                raise DuramenError("data_unavailable", f"e{epoch} of it ends below n{end}")
             records += await self._read_segment(log_id, segment, begin, end)
         return records
 

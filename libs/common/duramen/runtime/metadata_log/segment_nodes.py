@@ -17,7 +17,7 @@ from typing import Final
 
 from duramen.core.flexible.segment import AnySegment
 from duramen.core.log_node import LogNode
-from duramen.core.metadata_log.listing import PlacedRecord, SegmentListing, Whereabouts
+from duramen.core.metadata_log.listing import SegmentListing, Whereabouts
 from duramen.core.metadata_log.lookup import ListingLookup, LookupStep, SegmentLookup, Unreadable
 from duramen.errors import DuramenError
 from duramen.ids import Epoch, LogId
@@ -54,7 +54,8 @@ class SegmentNodes:
                 case LookupStep.LOG:
                     lookup.on_log(await self._read_log(log_id))
                 case LookupStep.RECORDS:
-                    lookup.on_records(await self._read_records(lookup.log))
+                    assert lookup.log is not None, "records are asked for by a log node"
+                    lookup.on_records(await self._records.read_epoch(lookup.log, epoch))
         result = lookup.result
         assert result is not None
         if isinstance(result, Unreadable):
@@ -74,7 +75,8 @@ class SegmentNodes:
                 case LookupStep.NODES:
                     lookup.on_nodes(await self._read_nodes(log_id, lookup.list_stored()))
                 case LookupStep.RECORDS:
-                    lookup.on_records(await self._read_records(lookup.log))
+                    assert lookup.log is not None, "records are asked for by a log node"
+                    lookup.on_records(await self._records.read(lookup.log))
         result = lookup.result
         assert result is not None
         if isinstance(result, Unreadable):
@@ -104,10 +106,6 @@ class SegmentNodes:
         found = await asyncio.gather(*(read(Epoch(epoch)) for epoch in wanted))
         pairs = zip(wanted, found, strict=True)
         return {Epoch(epoch): segment for epoch, segment in pairs if segment is not None}
-
-    async def _read_records(self, log: LogNode | None) -> tuple[PlacedRecord, ...] | None:
-        assert log is not None, "records are asked for by a log node"
-        return await self._records.read(log)
 
 
 def _unreadable(log_id: LogId, why: Unreadable, what: str) -> DuramenError:
