@@ -46,7 +46,8 @@ from duramen.ids import (
 )
 from duramen.runtime.metadata_log.records import MetadataRecords
 from duramen.runtime.metadata_log.segment_nodes import SegmentNodes
-from duramen.runtime.stores.metadata_store import MetadataStore
+from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
+from duramen.runtime.stores.metadata_store import MetadataStore, Stored, Watch
 from duramen.wire.entry import encode_entry, read_entry_info
 from duramen.wire.metadata_json import (
     Paths,
@@ -59,7 +60,7 @@ from duramen.wire.nodes.metadata_entries import pack_metadata_batches, read_meta
 from duramen.wire.record_batch import read_info
 from duramen_sequencer.life.metadata_logs import MetadataLogNodes
 
-MEMBER: Final = Member(BookieId("m0"), Incarnation("0" * 32))
+MEMBERS: Final = tuple(Member(BookieId(f"bookie-{n}"), Incarnation(f"{n}" * 32)) for n in range(3))
 
 StoreEntry = Callable[[LedgerId, EntryId, bytes], Awaitable[None]]
 
@@ -69,8 +70,8 @@ COPY: Final = ColdCopy("0a" * 16, "1b" * 32, 100, 5, 6)
 
 def make_cold_segment(log_id: LogId, epoch: Epoch) -> Segment:
     """A closed one of one record, with a cold copy that was rechecked."""
-    fragments = (Fragment(EntryId(0), (MEMBER,)),)
-    closed = Segment(log_id, epoch, Quorum(1, 1, 1), fragments).closed(
+    fragments = (Fragment(EntryId(0), MEMBERS),)
+    closed = Segment(log_id, epoch, Quorum(3, 3, 2), fragments).closed(
         last_entry=EntryId(0), totals=Totals(1, 10, None, 1_000 * epoch),
         start_seq_num=epoch - 1, completed_unix_ms=5, nonce="c",
     )  # fmt: skip
@@ -106,6 +107,22 @@ def make_segment_nodes(store: MetadataStore, paths: Paths) -> SegmentNodes:
     return SegmentNodes(store, paths, MetadataRecords(store, paths, fetch_nothing))
 
 
+class HookedStore(MemoryStore):
+    """Something happens just before a node is read."""
+
+    def __init__(self, tree: MemoryTree) -> None:
+        super().__init__(tree)
+        self.before: dict[str, Callable[[], Awaitable[object]]] = {}
+        """By path; each happens once."""
+
+    async def get(self, path: str, watch: Watch | None = None) -> Stored | None:
+        """The node, after that."""
+        happens = self.before.pop(path, None)
+        if happens is not None:
+            await happens()
+        return await super().get(path, watch)
+
+
 class MetadataLogTwin:
     """The metadata log of one log, and its keeper.
 
@@ -120,7 +137,7 @@ class MetadataLogTwin:
         paths: Paths,
         log_id: LogId,
         *,
-        members: tuple[Member, ...] = (MEMBER,),
+        members: tuple[Member, ...] = MEMBERS,
         store_entry: StoreEntry | None = None,
     ) -> None:
         self.entries: dict[Lsn, bytes] = {}

@@ -36,6 +36,7 @@ from duramen.wire.flexible.envelope import Envelope, encode_envelope
 from duramen.wire.metadata_json import Paths, encode_log, encode_segment
 from duramen.wire.record_batch import encode_batch
 from tests.component.bookie_world import Bookie, keep, running
+from tests.moved_log import make_segment_nodes
 from tests.unit.cold_entries import SegmentBytes
 
 LOG: Final = LogId(9)
@@ -107,7 +108,11 @@ class Cluster:
         fetcher = RangeFetcher(bookies, EntryCache())
         try:
             async with asyncio.timeout(60):
-                await work(LogFollower(store, PATHS, LOG), fetcher, bookies)
+                await work(
+                    LogFollower(store, PATHS, LOG, make_segment_nodes(store, PATHS)),
+                    fetcher,
+                    bookies,
+                )
         finally:
             await fetcher.stop()
             await bookies._client.close()

@@ -49,6 +49,7 @@ from duramen.wire.flexible.filtered_reads import FilteredRange, parse_filtered_r
 from duramen.wire.metadata_json import Paths, encode_log, encode_segment
 from duramen.wire.record_batch import encode_batch
 from tests.component.still_clock import read_clock_us, run_still
+from tests.moved_log import make_segment_nodes
 from tests.pauses import let_pass
 from tests.unit.cold_entries import SegmentBytes
 from tests.unit.flexible_segments import node
@@ -133,7 +134,7 @@ class World:
         for row in self.segment.nodes:
             self.bookies._urls[row.node.bookie] = f"http://{row.number}"
         self.fetcher = RangeFetcher(self.bookies, EntryCache())
-        self.follower = LogFollower(self.store, PATHS, LOG)
+        self.follower = LogFollower(self.store, PATHS, LOG, make_segment_nodes(self.store, PATHS))
         self.tails = TailFinder(self.bookies, self.fetcher)
 
     async def call(self, url: str, body: bytes, timeout_us: int) -> bytes:

@@ -35,6 +35,7 @@ from duramen.wire.bookie_calls import ReadAnswer
 from duramen.wire.metadata_json import Paths, encode_log, encode_segment
 from duramen.wire.record_batch import encode_batch
 from tests.component.still_clock import read_clock_us, run_still, wait_clock
+from tests.moved_log import make_segment_nodes
 from tests.pauses import let_pass
 from tests.unit.cold_entries import SegmentBytes
 
@@ -106,7 +107,7 @@ class World:
         log = LogNode(LOG, "ns", "log", parse_log_config({})).with_new_epoch("n")
         self.log = log.with_clean(self.segment, "n")
         self.store = SlowStore(MemoryTree())
-        self.follower = LogFollower(self.store, PATHS, LOG)
+        self.follower = LogFollower(self.store, PATHS, LOG, make_segment_nodes(self.store, PATHS))
         self.fetcher = HandFetcher(made.entries)
 
     async def start(self) -> None:

@@ -16,30 +16,15 @@ from duramen.core.metadata_log.moving import METADATA_SEGMENT_COUNT_MAX
 from duramen.errors import DuramenError
 from duramen.ids import EntryId, Epoch, LogId, lsn_of
 from duramen.runtime.metadata_log.kept_records import KeptRecords, make_run
-from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
-from duramen.runtime.stores.metadata_store import Stored, Watch
+from duramen.runtime.stores.memory_store import MemoryTree
 from duramen.wire.metadata_json import Paths, encode_segment
-from tests.moved_log import MetadataLogTwin, make_cold_segment, put_cold_log
+from tests.moved_log import HookedStore, MetadataLogTwin, make_cold_segment, put_cold_log
 from tests.unit.nodes import make_log
 
 PATHS = Paths("c")
 LOG = make_log()
 LOG_ID = LOG.log_id
 EPOCH_COUNT = 6
-
-
-class HookedStore(MemoryStore):
-    """Something happens just before a node is read."""
-
-    def __init__(self, tree: MemoryTree) -> None:
-        super().__init__(tree)
-        self.before: dict[str, Callable[[], Awaitable[object]]] = {}
-
-    async def get(self, path: str, watch: Watch | None = None) -> Stored | None:
-        happens = self.before.pop(path, None)
-        if happens is not None:
-            await happens()
-        return await super().get(path, watch)
 
 
 class World:

@@ -30,6 +30,7 @@ from duramen.units import SECOND
 from duramen.wire.metadata_json import Paths, encode_log, encode_node, encode_segment
 from tests.component.lagging_store import LaggingStore
 from tests.component.still_clock import run_still, wait_clock, wait_quiet
+from tests.moved_log import make_segment_nodes
 
 PATHS: Final = Paths("c")
 LOG: Final = LogId(9)
@@ -47,7 +48,7 @@ class World:
         self.tree = MemoryTree()
         self.store = LaggingStore(self.tree)
         self.others = LaggingStore(self.tree)
-        self.catalog = Catalog(self.store, PATHS)
+        self.catalog = Catalog(self.store, PATHS, make_segment_nodes(self.store, PATHS))
 
     async def put(self, path: str, data: bytes) -> None:
         found = await self.others.get(path)
@@ -66,7 +67,10 @@ class World:
 
     async def follow(self) -> LogFollower:
         await self.put(PATHS.log(LOG), encode_log(LOG_NODE))
-        return LogFollower(self.store, PATHS, LOG)
+        return self.make_follower()
+
+    def make_follower(self) -> LogFollower:
+        return LogFollower(self.store, PATHS, LOG, make_segment_nodes(self.store, PATHS))
 
 
 def play(scenario: Callable[[World], Awaitable[None]]) -> None:
@@ -105,7 +109,7 @@ def test_a_deleted_log_is_refused_every_time(is_watching: bool) -> None:
         with follower.subscribe(lambda: None):
             assert await follower.current_log() == LOG_NODE
             if not is_watching:
-                follower = LogFollower(world.store, PATHS, LOG)
+                follower = world.make_follower()
                 assert await follower.current_log() == LOG_NODE
             deleted = LOG_NODE.with_ending(Ending.DELETE, unix_ms=1, nonce="n")
             await world.put(PATHS.log(LOG), encode_log(deleted))
@@ -218,7 +222,7 @@ def test_a_look_at_a_frozen_zookeeper_shows_what_is_known() -> None:
         log, segment = open_segment(LOG_NODE)
         await world.put(PATHS.log(LOG), encode_log(log))
         await world.put(PATHS.segment(LOG, Epoch(1)), encode_segment(segment))
-        follower = LogFollower(store, PATHS, LOG, age_max_us=0)
+        follower = LogFollower(store, PATHS, LOG, make_segment_nodes(store, PATHS), age_max_us=0)
         assert await follower.look(Epoch(1)) == (log, segment)
         store.thawed.clear()
         loop = asyncio.get_running_loop()
@@ -241,7 +245,7 @@ def test_a_segment_that_was_closed_since_it_was_read_is_not_believed() -> None:
         log, segment = open_segment(LOG_NODE)
         await world.put(PATHS.log(LOG), encode_log(log))
         await world.put(PATHS.segment(LOG, Epoch(1)), encode_segment(segment))
-        follower = LogFollower(world.store, PATHS, LOG)
+        follower = world.make_follower()
         await follower.current(Epoch(1))
         log, segment = close_segment(log, segment)
         await world.put(PATHS.segment(LOG, Epoch(1)), encode_segment(segment))
@@ -260,7 +264,12 @@ def test_a_segment_that_was_closed_since_it_was_read_is_not_believed() -> None:
 def test_what_is_known_is_believed_for_so_long_after_it_was_sure() -> None:
     async def scenario(world: World) -> None:
         await world.put_log("log", 1)
-        catalog = Catalog(world.store, PATHS, age_max_us=AGE_MAX_S * SECOND)
+        catalog = Catalog(
+            world.store,
+            PATHS,
+            make_segment_nodes(world.store, PATHS),
+            age_max_us=AGE_MAX_S * SECOND,
+        )
         follower = await catalog.find("ns", "log")
         await follower.current_log()
         loop = asyncio.get_running_loop()

@@ -30,6 +30,7 @@ from duramen.wire.metadata_json import Paths
 from duramen_bookie.upkeep.pacing import run_in_thread
 from duramen_sequencer.ownership.probes import Probes
 from tests.complaints import hear_complaints
+from tests.moved_log import make_segment_nodes
 
 MEMBER = Member(BookieId("a"), Incarnation("aa" * 16))
 
@@ -83,7 +84,8 @@ def test_the_loop_is_heard() -> None:
 def test_a_read_of_metadata() -> None:
     async def scenario() -> None:
         gate = Gate(DuramenError("metadata_unavailable", "the store is closed"))
-        follower = LogFollower(MemoryStore(MemoryTree()), Paths("c"), LogId(1))
+        store, paths = MemoryStore(MemoryTree()), Paths("c")
+        follower = LogFollower(store, paths, LogId(1), make_segment_nodes(store, paths))
         follower._read = gate.fail  # type: ignore[method-assign]
         await gate.give_up(asyncio.create_task(follower.refresh(Epoch(1))))
 

@@ -117,6 +117,9 @@ class MemoryLog:
     async def read_segment(self, epoch: Epoch) -> Segment | None:
         return self.segments.get(epoch)
 
+    async def read_segments(self, epochs: range) -> list[Segment | None]:
+        return [await self.read_segment(Epoch(epoch)) for epoch in epochs[:2]]
+
     async def find_tail(self) -> Tail:
         return self.tail
 

@@ -19,6 +19,8 @@ from duramen.runtime.reading.positioning import entry_search
 from duramen.runtime.reading.positioning import positions as module
 from duramen.runtime.reading.positioning.entry_search import SparseIndex
 from duramen.runtime.reading.positioning.positions import Positions, Start
+from duramen.runtime.reading.positioning.record_search import Key, SearchTarget
+from duramen.runtime.reading.positioning.segment_maxima import SegmentMaxima
 from duramen.texts import parse_position
 from tests.unit.memory_log import BatchPlan, EntryPlan, MemoryLog, SegmentPlan
 
@@ -226,6 +228,41 @@ def test_searches_at_once_in_one_log_learn_its_segments_once() -> None:
     assert [log.read(start)[0] for start in found] == [0, 10, 10, 23] * 3
     assert known_segments(positions) == 6
     check(positions, log, "txid:24", 12)
+
+
+class LateLog(CountedLog):
+    """A log that is read whole, but only when somebody else has read a part of it."""
+
+    def __init__(self) -> None:
+        super().__init__(1, segment_count=8, entry_count=2)
+        self.is_partly_read = asyncio.Event()
+
+    async def read_segments(self, epochs: range) -> list[Segment | None]:
+        if len(epochs) == 8:
+            await self.is_partly_read.wait()
+            return [await self.read_segment(Epoch(epoch)) for epoch in epochs]
+        return await super().read_segments(epochs)
+
+
+@pytest.mark.parametrize("first_live", [1, 3])
+def test_who_learns_behind_another_knows_all_that_it_asked_for(first_live: int) -> None:
+    """What it read begins below what is known by then, or has been given up by then."""
+    log, maxima = LateLog(), SegmentMaxima()
+
+    async def scenario() -> None:
+        slow = asyncio.create_task(maxima.learn(log, Epoch(1), 8))
+        await asyncio.sleep(0)
+        await maxima.learn(log, Epoch(first_live), 5)
+        log.is_partly_read.set()
+        await slow
+
+    asyncio.run(scenario())
+    assert maxima.count == 9 - first_live
+    for epoch in range(first_live, 9):
+        segment = log.segments[Epoch(epoch)]
+        assert segment.totals is not None and segment.totals.max_txid is not None
+        wanted = SearchTarget(Key.TXID, segment.totals.max_txid)
+        assert maxima.find_next(Epoch(1), wanted, 8) == epoch
 
 
 def test_a_search_that_is_refused_leaves_no_answer_wrong() -> None:

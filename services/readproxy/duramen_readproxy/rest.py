@@ -267,18 +267,20 @@ def choose_limits(start: Start, wanted: ReadRequest) -> ReaderLimits:
     )
 
 
-async def list_segments(follower: LogFollower) -> tuple[LogNode, list[AnySegment]]:
+async def list_segments(follower: LogFollower) -> tuple[LogNode, Sequence[AnySegment]]:
     """The log node, and the live segments of the log, oldest first.
 
     What they say of closed ones is up to LISTED_AGAIN_S old; what they say of cold copies is as new
-    as the call in a log with tiering.
+    as the call in a log with tiering. Once some have moved to the metadata log all of it is.
 
     Raises:
-        DuramenError: as `LogFollower.current`.
+        DuramenError: as `LogFollower.list_all`.
     """
     log, _ = await follower.refresh(
         Epoch((await follower.current_log()).next_epoch), is_synced=True
     )
+    if log.metadata.through >= log.first_live_epoch:
+        return await follower.list_all()
     now_s = asyncio.get_running_loop().time()
     is_due = now_s >= follower.listed_at_s + LISTED_AGAIN_S
     is_tiered = log.config.tiering.policy != "none"

@@ -19,6 +19,8 @@ from duramen.core.reading.replica_order import Place
 from duramen.errors import DuramenError
 from duramen.runtime.cluster_node import wait_session
 from duramen.runtime.http_client import PeerClient
+from duramen.runtime.metadata_log.records import MetadataRecords
+from duramen.runtime.metadata_log.segment_nodes import SegmentNodes
 from duramen.runtime.public.forwarding import make_forwarder
 from duramen.runtime.public.serving import complete_app, make_public_server
 from duramen.runtime.reading.bookies import Bookies, RangeFetcher, read_clock_us
@@ -71,9 +73,11 @@ class ReadProxy:
         # The bookies close it.
         self._client = PeerClient()
         self._bookies = Bookies(store, paths.available, here, SystemRandom(), client=self._client)
-        self.catalog = Catalog(store, paths, age_max_us=options.metadata_age_max_us)
         self._cold = cold or open_cold_reads(options.cold_store, store, paths)
         self.fetcher = RangeFetcher(self._bookies, self._cache, self._cold)
+        self._metadata_records = MetadataRecords(store, paths, self.fetcher.fetch_run)
+        segment_nodes = SegmentNodes(store, paths, self._metadata_records)
+        self.catalog = Catalog(store, paths, segment_nodes, age_max_us=options.metadata_age_max_us)
         self.tails = TailFinder(
             self._bookies, self.fetcher, OwnerWords(store, paths, self._client).ask
         )
@@ -163,6 +167,7 @@ class ReadProxy:
             "bookies": self._bookies.statistics(),
             "upstream": self.fetcher.statistics(),
             "catalog": self.catalog.statistics(),
+            "metadata_records": self._metadata_records.statistics(),
             "positions": self.positions.statistics(),
             "segment_edges": self.edges.statistics(),
             "tails": self.tails.statistics(),

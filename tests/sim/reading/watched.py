@@ -20,6 +20,7 @@ from duramen.runtime.reading.log_reader import LogCursor
 from duramen.runtime.reading.metadata import LogFollower
 from duramen.runtime.stores.metadata_store import MetadataStore
 from duramen.wire.bookie_calls import ReadAnswer, ReadRange
+from tests.moved_log import make_segment_nodes
 from tests.sim.metadata import PATHS
 from tests.sim.processes import BookieNode
 from tests.sim.world import World
@@ -48,7 +49,7 @@ class WatchedFollower(LogFollower):
     """The metadata of one log in one process, and what its cursors may show of each segment."""
 
     def __init__(self, world: World, store: MetadataStore, log_id: LogId, history: History) -> None:
-        super().__init__(store, PATHS, log_id)
+        super().__init__(store, PATHS, log_id, make_segment_nodes(store, PATHS))
         self.world = world
         self.history = history
         self.bounds: dict[Epoch, EntryId] = {}

@@ -16,6 +16,8 @@ from duramen.core.reading.replica_order import Place
 from duramen.core.sequencer.context import SequencerContext
 from duramen.ids import BookieId
 from duramen.runtime.http_client import PeerClient
+from duramen.runtime.metadata_log.records import MetadataRecords
+from duramen.runtime.metadata_log.segment_nodes import SegmentNodes
 from duramen.runtime.reading.bookies import Bookies, RangeFetcher
 from duramen.runtime.reading.cache import EntryCache
 from duramen.runtime.reading.cold_reads import open_cold_reads
@@ -96,4 +98,6 @@ def make_reading(
     cold = open_cold_reads(cold_store, store, paths)
     fetcher = RangeFetcher(bookies, EntryCache(cache_bytes), cold)
     tails = TailFinder(bookies, fetcher, OwnerWords(store, paths, client).ask)
-    return ReadParts(bookies, fetcher, Catalog(store, paths), tails, Positions())
+    records = MetadataRecords(store, paths, fetcher.fetch_run)
+    catalog = Catalog(store, paths, SegmentNodes(store, paths, records))
+    return ReadParts(bookies, fetcher, catalog, tails, Positions())

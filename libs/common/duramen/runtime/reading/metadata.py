@@ -4,13 +4,14 @@ Readers only read and watch. A name is resolved once and forgotten when its node
 a log node and its unclosed segments are cached while a watch is armed on them; a CLOSED segment is
 cached as it is (repair may move its copies: whoever fails to read one calls `refresh`).
 
-Nothing is concluded from an absence without a sync before it (R4). While ZooKeeper cannot be read,
-what was read before is believed for a bounded time: entries and ends of segments do not change, so
-it hides only what was opened, truncated or deleted meanwhile (ADR 0021).
+Nothing is concluded from an absence without a sync before it (R4): a segment whose node is missing
+may have moved to the metadata log, where `SegmentNodes` looks for it. While ZooKeeper cannot be
+read, what was read before is believed for a bounded time: entries and ends of segments do not
+change, so it hides only what was opened, truncated or deleted meanwhile (ADR 0021).
 
 Called by `log_reader`, `tail`, `positioning`, the read proxy's routes and `duramen.client.core`.
 Source: docs/protocol/metadata.md "Reading" and "Nodes", docs/protocol/reading.md "From segment to
-segment".
+segment", docs/protocol/metadata-logs.md "Reading".
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import asyncio
 import contextlib
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -29,14 +30,15 @@ from duramen.core.log_node import LogNode
 from duramen.errors import DuramenError
 from duramen.ids import NOTHING, EntryId, Epoch, LogId
 from duramen.limits import METADATA_AGE_MAX_US
+from duramen.runtime.metadata_log.segment_nodes import SegmentNodes
 from duramen.runtime.shared_tasks import take_failure
 from duramen.runtime.stores.metadata_store import MetadataError, MetadataStore
 from duramen.units import SECOND
 from duramen.wire.metadata_json import (
     MetadataJsonError,
     Paths,
+    read_any_log,
     read_any_segment,
-    read_log,
     read_node,
 )
 
@@ -51,6 +53,9 @@ LOOK_S: Final = 0.5
 
 _RETRY_S: Final = 0.3
 
+_NAMED_COUNT: Final = 5
+"""Epochs that an error names."""
+
 
 class LogFollower:
     """Log node and segments of one log, current while somebody subscribes.
@@ -59,6 +64,7 @@ class LogFollower:
     are called on the event loop after every change.
 
     Args:
+        segment_nodes: finds the segments whose nodes are not there.
         age_max_us: how old what is known may be while ZooKeeper cannot be read.
     """
 
@@ -67,12 +73,14 @@ class LogFollower:
         store: MetadataStore,
         paths: Paths,
         log_id: LogId,
+        segment_nodes: SegmentNodes,
         *,
         age_max_us: int = METADATA_AGE_MAX_US,
     ) -> None:
         self.log_id = log_id
         self._store = store
         self._paths = paths
+        self._segment_nodes = segment_nodes
         self._log: LogNode | None = None
         self._segments: OrderedDict[Epoch, AnySegment] = OrderedDict()
         self._log_is_watched = False
@@ -123,11 +131,14 @@ class LogFollower:
             return self._recall_log(error)
 
     async def current(self, epoch: Epoch) -> tuple[LogNode, AnySegment | None]:
-        """Log node and one segment node (None: there is none), from the cache while watched.
+        """Log node and one segment, from the cache while watched.
+
+        The segment is None if the log node says that there is none, yet or any more: one that has
+        moved to the metadata log is there.
 
         Raises:
             DuramenError: `log_not_found`, `log_deleted`; `metadata_unavailable`: ZooKeeper cannot
-                be read, and what is known is not enough, or too old.
+                be read, or what has moved cannot, and what is known is not enough, or too old.
         """
         if self._log is not None and self._log_is_watched:
             segment = self._segments.get(epoch)
@@ -173,7 +184,8 @@ class LogFollower:
     def _is_current(self, log: LogNode, segment: AnySegment) -> bool:
         """Whether a known segment need not be read again."""
         if segment.is_closed:  # one that was released has a cold copy, which its node tells
-            return segment.epoch >= log.first_hot_epoch or segment.cold_copy is not None
+            is_told = segment.cold_copy is not None or segment.last_entry == NOTHING
+            return segment.epoch >= log.first_hot_epoch or is_told
         # An unclosed segment at or below LCE is older than the log node: its watch comes yet.
         return segment.epoch in self._watched_epochs and segment.epoch > log.last_clean_epoch
 
@@ -207,7 +219,9 @@ class LogFollower:
         before = self.peek(epoch)
         with _translated():
             log = await self._read_log()
-            segment = await self._read_segment(epoch) if epoch < log.next_epoch else None
+            segment = await self._read_segment(log, epoch) if epoch < log.next_epoch else None
+            if segment is None and log.first_live_epoch <= epoch < log.next_epoch:
+                log, segment = await self._find_segment(epoch)
         if self.peek(epoch) != before:
             self._notify()
         return log, segment
@@ -220,16 +234,43 @@ class LogFollower:
         self._log = None
         if found is None:
             raise DuramenError("log_not_found", f"log {self.log_id} is gone")
-        log = read_log(found.data)
+        log = read_any_log(found.data)
         if log.is_deleted:
-            raise DuramenError("log_deleted", f"{log.namespace}/{log.name} was deleted")
+            raise _deleted(log)
         self._log = log
         self._age.on_sure()
         return log
 
-    async def _read_segment(self, epoch: Epoch) -> AnySegment | None:
+    async def list_all(self) -> tuple[LogNode, Sequence[AnySegment]]:
+        """The log node and all its live segments, of one moment, oldest first; nothing is cached.
+
+        For who wants many: one that has moved costs a few reads of its own in `current`.
+
+        Raises:
+            DuramenError: as `current`; `metadata_unavailable` also if one of them is not known.
+        """
+        with _translated():
+            log, segments, unreadable = await self._segment_nodes.list_all(self.log_id)
+        if log.is_deleted:
+            raise _deleted(log)
+        if unreadable:
+            named = ", ".join(f"e{epoch}" for epoch in unreadable[:_NAMED_COUNT])
+            more = "" if len(unreadable) <= _NAMED_COUNT else f" and {len(unreadable)} in all"
+            detail = f"the metadata of {named}{more} of log {self.log_id} have moved and are lost"
+            raise DuramenError("metadata_unavailable", detail)
+        return log, segments
+
+    async def _find_segment(self, epoch: Epoch) -> tuple[LogNode, AnySegment | None]:
+        """A segment whose node is not there, and a log node that is as new as the answer."""
+        segment = await self._segment_nodes.find(self.log_id, epoch)
+        if segment is not None:
+            self._keep(segment)
+        return await self._read_log(), segment
+
+    async def _read_segment(self, log: LogNode, epoch: Epoch) -> AnySegment | None:
         known = self._segments.get(epoch)
-        wants_watch = epoch not in self._watched_epochs and not (known and known.is_closed)
+        is_final = (known is not None and known.is_closed) or epoch <= log.metadata.through
+        wants_watch = epoch not in self._watched_epochs and not is_final
         watch = partial(self._on_change, epoch) if wants_watch else None
         found = await self._store.get(self._paths.segment(self.log_id, epoch), watch)
         if wants_watch:
@@ -238,10 +279,14 @@ class LogFollower:
             return None
         self._segments.pop(epoch, None)  # it is old, also if nobody here understands what came
         segment: AnySegment = read_any_segment(found.data)
-        self._segments[epoch] = segment
+        self._keep(segment)
+        return segment
+
+    def _keep(self, segment: AnySegment) -> None:
+        self._segments.pop(segment.epoch, None)
+        self._segments[segment.epoch] = segment
         while len(self._segments) > SEGMENTS_MAX:
             self._segments.popitem(last=False)
-        return segment
 
     def _on_change(self, epoch: Epoch | None) -> None:
         """A watch fired: it is gone, and what it vouched for is old."""
@@ -317,14 +362,20 @@ class Catalog:
     """Logs by name; one instance per process.
 
     Args:
-        age_max_us: as for `LogFollower`.
+        segment_nodes, age_max_us: as for `LogFollower`.
     """
 
     def __init__(
-        self, store: MetadataStore, paths: Paths, *, age_max_us: int = METADATA_AGE_MAX_US
+        self,
+        store: MetadataStore,
+        paths: Paths,
+        segment_nodes: SegmentNodes,
+        *,
+        age_max_us: int = METADATA_AGE_MAX_US,
     ) -> None:
         self._store = store
         self._paths = paths
+        self._segment_nodes = segment_nodes
         self._age_max_us = age_max_us
         self._names: dict[tuple[str, str], _Name] = {}
         self._followers: OrderedDict[LogId, LogFollower] = OrderedDict()
@@ -342,7 +393,9 @@ class Catalog:
             log_id = await self._resolve_or_recall(namespace, log, known)
         follower = self._followers.get(log_id)
         if follower is None:
-            follower = LogFollower(self._store, self._paths, log_id, age_max_us=self._age_max_us)
+            follower = LogFollower(
+                self._store, self._paths, log_id, self._segment_nodes, age_max_us=self._age_max_us
+            )
             self._followers[log_id] = follower
             self._evict()
         self._followers.move_to_end(log_id)
@@ -401,6 +454,10 @@ class Catalog:
             if follower.is_idle:
                 del self._followers[log_id]
                 return
+
+
+def _deleted(log: LogNode) -> DuramenError:
+    return DuramenError("log_deleted", f"{log.namespace}/{log.name} was deleted")
 
 
 @contextlib.contextmanager

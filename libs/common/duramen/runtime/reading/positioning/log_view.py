@@ -9,8 +9,9 @@ Called by `positions` and the searches of this package. Source: docs/protocol/re
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from duramen.core.log_node import LogNode
 from duramen.core.segment import Segment
@@ -24,6 +25,9 @@ from duramen.wire.entry import EntryInfo
 
 T = TypeVar("T")
 
+READ_TOGETHER: Final = 32
+"""Nodes read at once: a log of 1,000 segments is known after some 30 round trips."""
+
 
 class SearchableLog(Protocol):
     """One log, as searches see it."""
@@ -32,7 +36,10 @@ class SearchableLog(Protocol):
         """The log node; never older than what an earlier call of any method here has shown."""
 
     async def read_segment(self, epoch: Epoch) -> SegmentBase | None:
-        """One segment node; None if there is none."""
+        """One segment; None if the log node says that there is none, yet or any more."""
+
+    async def read_segments(self, epochs: range) -> Sequence[SegmentBase | None]:
+        """The segments of the first of these epochs, one at least, each as `read_segment`."""
 
     async def find_tail(self) -> Tail:
         """The tail at some moment after the call."""
@@ -73,6 +80,16 @@ class LiveLog:
 
     async def read_segment(self, epoch: Epoch) -> SegmentBase | None:
         return (await self._follower.current(epoch))[1]
+
+    async def read_segments(self, epochs: range) -> Sequence[SegmentBase | None]:
+        log = await self.read_log()
+        if len(epochs) > READ_TOGETHER and epochs.start <= log.metadata.through:
+            # A search in two places for each of them would take thousands of round trips.
+            _, segments = await self._follower.list_all()
+            found = {segment.epoch: segment for segment in segments}
+            return [found.get(Epoch(epoch)) for epoch in epochs]
+        first = epochs[:READ_TOGETHER]
+        return await asyncio.gather(*(self.read_segment(Epoch(epoch)) for epoch in first))
 
     async def find_tail(self) -> Tail:
         return await self._tails.find(self._follower)

@@ -9,17 +9,11 @@ Called by `positions`. Source: docs/protocol/reading.md "Positions".
 
 from __future__ import annotations
 
-import asyncio
-from typing import Final
-
-from duramen.core.segment import Totals
+from duramen.core.segment_base import SegmentBase, Totals
 from duramen.errors import DuramenError
 from duramen.ids import Epoch
 from duramen.runtime.reading.positioning.log_view import SearchableLog
 from duramen.runtime.reading.positioning.record_search import SearchTarget
-
-READ_TOGETHER: Final = 32
-"""Nodes read at once: a log of 1,000 segments is known after some 30 round trips."""
 
 
 class SegmentMaxima:
@@ -37,18 +31,17 @@ class SegmentMaxima:
     async def learn(self, view: SearchableLog, first_live: Epoch, last_closed: int) -> None:
         """Know the segments `first_live` … `last_closed`, which are CLOSED; forget earlier ones.
 
-        One without a node has been truncated meanwhile: it holds nothing to find.
+        One that is not there has been truncated meanwhile: it holds nothing to find.
 
         Raises:
             DuramenError: `metadata_unavailable` (one is not seen CLOSED yet), or of the view.
         """
         self._forget_before(first_live)
-        missing = range(self._first + len(self._totals), last_closed + 1)
-        for at in range(0, len(missing), READ_TOGETHER):
-            epochs = missing[at : at + READ_TOGETHER]
-            found = await asyncio.gather(*(_read_totals(view, Epoch(e)) for e in epochs))
-            if epochs[0] == self._first + len(self._totals):  # else another request was first
-                self._totals += found
+        while missing := range(self._first + len(self._totals), last_closed + 1):
+            segments = await view.read_segments(missing)
+            found = [_totals_of(segment) for segment in segments]
+            # Another request may have learnt some of them meanwhile, or forgotten them.
+            self._totals += found[self._first + len(self._totals) - missing.start :]
 
     def find_next(self, epoch: Epoch, wanted: SearchTarget, last: int) -> Epoch | None:
         """The first segment from `epoch` to `last` that may hold what is wanted."""
@@ -64,10 +57,9 @@ class SegmentMaxima:
             self._first = first_live
 
 
-async def _read_totals(view: SearchableLog, epoch: Epoch) -> Totals:
-    segment = await view.read_segment(epoch)
+def _totals_of(segment: SegmentBase | None) -> Totals:
     if segment is None:
         return Totals()
     if segment.totals is None:
-        raise DuramenError("metadata_unavailable", f"e{epoch} is not seen closed yet")
+        raise DuramenError("metadata_unavailable", f"e{segment.epoch} is not seen closed yet")
     return segment.totals
