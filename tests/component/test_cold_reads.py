@@ -17,10 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from duramen.client.core.client import CoreClient
-from duramen.ids import Epoch
+from duramen.ids import Epoch, ledger_of
+from duramen.runtime.reading.positioning.log_view import LiveLog
 from duramen.runtime.stores.memory_store import MemoryStore
+from duramen.texts import parse_position
 from duramen_readproxy import rest
-from tests.component.readproxy_world import BATCH, NDJSON, World, check, run
+from tests.component.readproxy_world import BATCH, LOG, NDJSON, World, check, run
 from tests.waiting import wait_for
 
 QUERIES = [
@@ -388,5 +390,22 @@ def test_a_process_without_pyarrow_says_what_is_missing(monkeypatch: pytest.Monk
         await cool(world, 2)
         problem = await world.problem(503, "cold_store_unavailable", None, "?from=head")
         assert "duramen[cold]" in problem["detail"]
+
+    run(scenario)
+
+
+def test_a_position_is_found_in_a_segment_that_is_released_meanwhile() -> None:
+    """Bookies have dropped it, and the log node that was read does not say so yet."""
+
+    async def scenario(world: World) -> None:
+        await world.fill()
+        follower = await world.proxy.catalog.find("ns", "log")
+        assert (await follower.current(Epoch(1)))[1] is not None
+        await world.archive(1)
+        for bookie in world.bookies.values():
+            bookie.dropped.add(ledger_of(LOG, Epoch(1)))
+        view = LiveLog(follower, world.proxy.fetcher, world.proxy.tails)
+        start = await world.proxy.positions.find(view, parse_position("seq:4"), clamp=False)
+        assert (start.epoch, start.entry, start.seq_num) == (1, 1, 4)
 
     run(scenario)

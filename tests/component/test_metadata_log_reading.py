@@ -16,8 +16,11 @@ from duramen.core.metadata_log.moving import METADATA_SEGMENT_COUNT_MAX
 from duramen.errors import DuramenError
 from duramen.ids import EntryId, Epoch, LogId, lsn_of
 from duramen.runtime.metadata_log.kept_records import KeptRecords, make_run
+from duramen.runtime.metadata_log.records import MetadataRecords
+from duramen.runtime.metadata_log.segment_nodes import SegmentNodes
 from duramen.runtime.stores.memory_store import MemoryTree
 from duramen.wire.metadata_json import Paths, encode_segment
+from tests.component.lagging_store import LaggingStore
 from tests.moved_log import HookedStore, MetadataLogTwin, make_cold_segment, put_cold_log
 from tests.unit.nodes import make_log
 
@@ -31,7 +34,8 @@ class World:
     """A log of which some epochs are released, and its metadata log."""
 
     def __init__(self, epoch_count: int) -> None:
-        self.store = HookedStore(MemoryTree())
+        self.tree = MemoryTree()
+        self.store = HookedStore(self.tree)
         self.twin = MetadataLogTwin(self.store, PATHS, LOG_ID)
         self.segments = [make_cold_segment(LOG_ID, Epoch(e)) for e in range(1, epoch_count + 1)]
 
@@ -292,6 +296,23 @@ def test_a_node_that_moves_before_it_is_read_is_found() -> None:
         world.store.before[PATHS.segment(LOG_ID, Epoch(3))] = world.twin.move
         nodes = world.twin.make_segment_nodes()
         assert await nodes.find(LOG_ID, Epoch(3)) == world.segments[2]
+
+    play(scenario)
+
+
+def test_what_has_moved_is_found_however_old_ones_server_is() -> None:
+    async def scenario(world: World) -> None:
+        lagging = LaggingStore(world.tree)
+        await lagging.start()
+        await lagging.fall_behind(PATHS.log(LOG_ID))
+        await world.twin.move()
+        records = MetadataRecords(lagging, PATHS, world.twin.fetch_run)
+        nodes = SegmentNodes(lagging, PATHS, records)
+        assert await nodes.find(LOG_ID, Epoch(2)) == world.segments[1]
+        await lagging.fall_behind(PATHS.log(LOG_ID))
+        await world.twin.change_log(lambda log: log.with_new_epoch("n"))
+        await refuse(nodes.list_all(LOG_ID), "nothing says why")
+        await lagging.close()
 
     play(scenario)
 

@@ -16,6 +16,7 @@ from typing import Any, Final, cast
 
 import pytest
 
+from duramen.core.log_node import Ending
 from duramen.core.reading.replica_order import Place
 from duramen.errors import DuramenError
 from duramen.ids import EntryId, Epoch, LedgerId, ledger_of, lsn_of
@@ -232,6 +233,37 @@ def test_a_listing_tells_all_of_one_moment_though_they_move_meanwhile() -> None:
     play(scenario)
 
 
+def test_a_listing_of_a_log_that_was_deleted_is_refused() -> None:
+    async def scenario(followed: Followed) -> None:
+        await followed.twin.move()
+        await followed.twin.change_log(
+            lambda log: log.with_ending(Ending.DELETE, unix_ms=1, nonce="n")
+        )
+        with pytest.raises(DuramenError) as caught:
+            await followed.follower.list_all()
+        assert caught.value.code == "log_deleted"
+
+    play(scenario)
+
+
+def test_a_store_that_does_not_answer_is_said_by_whoever_looks_for_what_has_moved() -> None:
+    async def scenario(followed: Followed) -> None:
+        await followed.twin.move()
+        follower = followed.follower
+
+        async def cut() -> None:
+            followed.store.disconnect()
+
+        metadata_log = PATHS.log(followed.twin.metadata_log_id)
+        for look in (lambda: follower.refresh(Epoch(2)), follower.list_all):
+            followed.store.before[metadata_log] = cut
+            await refuse(look(), "metadata cannot be read")
+            followed.store.reconnect()
+        assert (await follower.current(Epoch(2)))[1] == followed.segments[1]
+
+    play(scenario)
+
+
 # --- Many ----------------------------------------------------------------------------------------
 
 
@@ -337,6 +369,7 @@ def forget(world: World) -> None:
     """As another proxy, which has read nothing yet."""
     world.forget()
     world.proxy.catalog._followers.clear()
+    world.proxy.edges.__init__()  # type: ignore[misc]
     world.proxy._metadata_records._kept.__init__(1 << 20)  # type: ignore[misc]
 
 
@@ -369,6 +402,7 @@ def test_moved_segments_are_listed_as_they_were() -> None:
         await move(world)
         after = await list_rows(world)
         assert after == before and [row["epoch"] for row in after] == [1, 2, 3]
+        assert all(row["first_timestamp"] for row in after[:2]), "read from their cold copies"
 
     run(scenario)
 
