@@ -129,6 +129,17 @@ def test_without_a_verified_cold_copy_nothing_goes_where_one_is_required() -> No
     assert life.retain().first_live_epoch == 3
 
 
+def test_what_was_not_read_in_this_round_stays() -> None:
+    """A round reads so many segments: whether the next one has a cold copy is not known."""
+    life = Life(age="1h", truncated="0s", require_cold_copy=True)
+    for copy in (COPY, COPY, None, None):
+        life.append(2)
+        life.close(cold_copy=copy)
+    life.truncate(8)
+    verdict = judge(life.log, life.closed()[:2], life.kept(), 2 * HOUR_MS)
+    assert (verdict.first_live_epoch, verdict.held_epoch) == (3, None)
+
+
 def test_what_a_takeover_reads_from_the_last_snapshot_on_is_kept() -> None:
     life = Life(age="1h", truncated="0s")
     life.add(2, 2, 2)

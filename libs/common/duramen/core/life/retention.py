@@ -156,6 +156,9 @@ def _judge_truncated(
     if log.snapshot_lsn is None:
         return log.first_live_epoch, False, None  # a close will tell, and change the log node
     bound = Epoch(min(log.truncated_below, (log.snapshot_lsn + 1) >> 32))
+    if config.require_cold_copy:
+        # Of what was not read it is not known whether it has one.
+        bound = Epoch(min(bound, log.first_live_epoch + len(segments)))
     for segment in segments:
         if segment.epoch >= bound:
             break
