@@ -21,7 +21,7 @@ SPREAD := -n auto --dist loadfile
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup run test test-fast test-kubernetes check format lock docs scenario sim explore mutants chaos bench bench-compare \
-	bench-flexible dist soak night clean
+	bench-flexible bench-metadata dist soak night clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -108,6 +108,9 @@ bench-compare: setup ## Compare this tree with another revision, pair by pair (B
 
 bench-flexible: setup ## Freeze, slow and fill a bookie under a flexible and a striped log (FIGUREFLAGS=--help)
 	PYTHONPATH=. $(BIN)/python -m tests.process.flexible_figures $(FIGUREFLAGS)
+
+bench-metadata: setup ## Move 10,000 released segments out of ZooKeeper, and list them (FIGUREFLAGS=--help)
+	PYTHONPATH=. $(BIN)/python -m tests.process.metadata_figures $(FIGUREFLAGS)
 
 dist: setup ## Make what is shipped in ./dist: wheel, sdist, chart, bill of materials, licences
 	PYTHONPATH=. $(BIN)/python -m tests.distribution

@@ -30,7 +30,9 @@ def hasty(command: list[str]) -> list[str]:
 
 
 def plain(command: list[str]) -> list[str]:
-    """The command line of a hasty one, made that of the real one again."""
+    """The command line of a hasty one, made that of the real one again; any other is as it was."""
+    if str(Path(__file__)) not in command:
+        return command
     script = command.index(str(Path(__file__)))
     return [*command[:script], "-m", "duramen_sequencer.main", *command[script + 1 :]]
 
