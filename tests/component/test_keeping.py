@@ -495,6 +495,38 @@ def test_a_keeper_waits_until_what_another_one_left_is_closed() -> None:
     play(scenario)
 
 
+def test_nothing_is_claimed_while_what_was_left_is_being_closed() -> None:
+    async def scenario(world: World) -> None:
+        await world.release_epochs(1)
+        make = world.keeping._nodes.make
+
+        async def make_late(want: Any, **options: Any) -> None:
+            await make(want, **options)
+            world.host.drive(METADATA_LOG).take_over(close_only=True)  # the scan has found it
+
+        world.keeping._nodes.make = make_late  # type: ignore[method-assign]
+        assert await world.want()
+        assert (world.count("failed"), (await world.log()).metadata.epoch) == (0, 0)
+        world.host.drivers[METADATA_LOG].release()
+        assert await world.want()
+        assert (await world.log()).metadata.through == 1
+
+    play(scenario)
+
+
+def test_what_a_keeper_has_open_is_no_orphan_when_its_turn_comes() -> None:
+    async def scenario(world: World) -> None:
+        world.shelves.deaf.add(METADATA_LOG)
+        await world.release_epochs(1)
+        world.keeping.want(await world.log())
+        await wait_for(lambda: world.shelves.unanswered_count > 0)
+        world.host.take_over(METADATA_LOG, demand=0)
+        assert METADATA_LOG not in world.host.drivers
+        assert not world.host._takeovers._running, "and its place is free"
+
+    play(scenario)
+
+
 def test_a_claim_that_conflicts_is_not_made_again_in_the_same_pass(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -560,10 +592,21 @@ def test_a_pass_without_answers_ends_and_the_next_one_closes_what_it_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def scenario(world: World) -> None:
-        monkeypatch.setattr(keeping, "PASS_S", 0.05)
+        passes: list[asyncio.Timeout] = []
+
+        def begin(delay_s: float | None) -> asyncio.Timeout:
+            begun = timeout(delay_s)
+            passes.extend([begun] * (delay_s == keeping.PASS_S))
+            return begun
+
+        timeout = asyncio.timeout
+        monkeypatch.setattr(keeping.asyncio, "timeout", begin)
         world.shelves.deaf.add(METADATA_LOG)
         await world.release_epochs(2)
-        assert await world.want()
+        world.keeping.want(await world.log())
+        await wait_for(lambda: world.shelves.unanswered_count > 0)
+        passes[0].reschedule(asyncio.get_running_loop().time())
+        await world.rest()
         assert (world.count("failed"), world.count("moved")) == (1, 0)
         assert (await world.log(METADATA_LOG)).unclosed_epochs == (1,)
         assert not world.host._metadata_drivers, "nothing of it is left here"
