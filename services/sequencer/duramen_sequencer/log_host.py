@@ -199,7 +199,9 @@ class LogHost:
     def _begin_takeovers(self, asked: LogId | None = None) -> None:
         """Begin as many as there is room for; only `asked` is known to be ours at this moment."""
         for log_id, is_wanted in self._takeovers.start():
-            if log_id == asked or not is_wanted:
+            if log_id in self._metadata_drivers:
+                self._takeovers.end(log_id)  # its keeper has come, and closes what was left
+            elif log_id == asked or not is_wanted:
                 driver = self._begin_takeover(log_id, is_wanted=is_wanted)
                 self._lanes.spawn(self._follow_takeover(driver))
             else:

@@ -341,6 +341,8 @@ class _KeeperPass:
                 keeper.on_changed(is_worth_a_look=True)
 
     async def _open(self, log_id: LogId, want: ClaimEpoch) -> Epoch | None:
+        if self._host.drives(metadata_log_of(log_id)):
+            return None  # the scan for orphans has found what another keeper left, and closes it
         nonce = _make_nonce()
         self._epoch = MetadataEpoch(
             self._host, log_id, lambda epoch: self._nodes.bind_claim(want, epoch, nonce)

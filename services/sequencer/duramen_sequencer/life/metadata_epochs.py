@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from duramen.core.sequencer.effects import CommitOutcome, CreateSegment, Write
@@ -103,6 +104,8 @@ class MetadataEpoch:
         assert self.epoch is not None and batches
         lsns: list[Lsn] = []
         for begin in range(0, len(batches), _APPEND_COUNT):
+            if self._ended.is_set():
+                break  # it was fenced, and nothing would take an append any more
             results = await self._append_some(batches[begin : begin + _APPEND_COUNT])
             places = [_place(result, self.epoch) for result in results]
             lsns += [lsn for lsn in places if lsn is not None]
@@ -117,7 +120,7 @@ class MetadataEpoch:
         for batch in batches:
             append = make_append(next(self._append_ids), batch, now_us() + _APPEND_US)
             answers.append(loop.create_future())
-            self._driver.append(append, answers[-1].set_result)
+            self._driver.append(append, partial(_give, answers[-1]))
         self._driver.flush()
         return await asyncio.gather(*answers)
 
@@ -167,6 +170,12 @@ class MetadataEpoch:
         """As any log's."""
         self._ended.set()
         self._host.on_broken(driver)
+
+
+def _give(answer: asyncio.Future[AppendResult], result: AppendResult) -> None:
+    """Whoever waited may have been cancelled meanwhile."""
+    if not answer.done():
+        answer.set_result(result)
 
 
 def _place(result: AppendResult, epoch: Epoch) -> Lsn | None:
