@@ -600,7 +600,7 @@ def test_a_pass_without_answers_ends_and_the_next_one_closes_what_it_left(
             return begun
 
         timeout = asyncio.timeout
-        monkeypatch.setattr(keeping.asyncio, "timeout", begin)
+        monkeypatch.setattr(asyncio, "timeout", begin)
         world.shelves.deaf.add(METADATA_LOG)
         await world.release_epochs(2)
         world.keeping.want(await world.log())
