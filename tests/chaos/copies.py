@@ -2,19 +2,14 @@
 
     D1      an entry has no good copy left
     O1      two good copies of one entry are not the same bytes
-    P1      Qa members of a write set lie in fewer regions or racks than the log demands (strict);
-            or the copies of an entry of a flexible segment do not span what its property says,
-            although every node of its map gave a good one, or vouched that it has none
-    copies  fewer than Qw good copies, or too few for the property: a fault only where everything
-            was to be repaired
+    P1      Qa members of a write set, or all copies of an entry of a flexible segment, lie in
+            fewer regions or racks than the log (strict) or the segment's property demands
+    copies  fewer than Qw good ones, or than the property: a fault where all was to be repaired
 
 A copy is good if the member that the segment names, in that life of its disks, gave bytes whose
 identity checksum holds. Where the bookies lie is taken from their own nodes; whether an ack set
-spans enough of it is found by trying them all, not by the product's rule of thumb. Which nodes of a
-flexible segment hold an entry is nowhere written down: wherever copies are, they count.
-
-Pure: answers come from `replicas`. Called by `run`, `disks` and `test_copies`. Source: R1, R9, R20,
-R22, R26.
+spans enough of it is found by trying them all, not by the product's rule of thumb.
+Pure: answers come from `replicas`. Called by `run`, `disks`. Source: R1, R9, R20, R22, R26.
 """
 
 from __future__ import annotations
@@ -192,6 +187,10 @@ class CopyCount:
         answers: Mapping[Member, Mapping[EntryId, Answer]],
         places: Mapping[BookieId, Place],
     ) -> None:
+        """Wherever copies are, they count: nothing says which nodes hold an entry.
+
+        Too few are a fault where everybody else vouches that it has none.
+        """
         wanted = segment.replication
         told = _list_told([row.member for row in segment.nodes], entry, answers)
         good = self._judge_copies(counted, entry, told)

@@ -14,16 +14,20 @@ from pathlib import Path
 
 import pytest
 
-from duramen.core.flexible.nodeset import ServingBookie
+from duramen.config import parse_log_config
+from duramen.core.flexible.nodeset import ServingBookie, choose_nodeset
+from duramen.core.flexible.nodeset_plan import make_nodeset_rule
 from duramen.core.flexible.property import ReplicationProperty
 from duramen.core.flexible.segment import AnySegment, FlexibleSegment
+from duramen.core.placement.rule import Refusal
 from duramen.core.quorum import Quorum
 from duramen.core.segment import Fragment, Segment, SegmentState, Totals
 from duramen.ids import BookieId, EntryId, Epoch, Incarnation, LogId, Member
 from tests.chaos.copies import Answer, CopyCount, Counted, Place, Rule
 from tests.chaos.disks import DamageBudget, flip_bits
-from tests.chaos.layout import FLAT, REGIONS, Form
+from tests.chaos.layout import FLAT, REGIONS, Form, Layout, Spread
 from tests.chaos.replicas import find_first_needed, list_needed_members
+from tests.combinations import FIRST, OTHERS
 from tests.unit.repair_world import log_of_segments, make_segment, members
 
 LAST = EntryId(5)
@@ -250,6 +254,27 @@ def test_holes_of_a_flexible_segment_want_no_copies() -> None:
 
 
 # --- What may be destroyed ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", [FLAT, REGIONS], ids=lambda layout: layout.name)
+def test_logs_of_each_form_can_be_made_in_their_layout(layout: Layout) -> None:
+    bookies = [
+        ServingBookie(BookieId(name), *layout.place(name), Incarnation("1" * 32))
+        for name in layout.ids("bookie")
+    ]
+    for combination in (FIRST, *OTHERS):
+        for form in layout.list_forms(combination.copysets):
+            replication = form.format(says_what_suffices=True)
+            config = parse_log_config({"replication": replication, **combination._asdict()})
+            assert config.ack_mode == combination.ack_mode
+            if config.copysets == "flexible":
+                found = choose_nodeset(bookies, make_nodeset_rule(config), LogId(1))
+                assert not isinstance(found, Refusal) and not found.waived, form
+
+
+@pytest.mark.parametrize(("spread", "most"), [(Spread(3), 2), (Spread(2, extras=1), 1)])
+def test_a_flexible_log_bears_one_copy_less_than_it_has(spread: Spread, most: int) -> None:
+    assert spread.damage_max == most
 
 
 @pytest.mark.parametrize(
