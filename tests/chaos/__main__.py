@@ -1,6 +1,7 @@
 """`python -m tests.chaos`, which is `make chaos MINUTES=n [SEED=s]`: one long run.
 
-What happens goes to stderr as it happens, the summary to stdout, also as JSON with --json FILE.
+Of which kind the logs are is drawn (`tests.combinations`), told, and repeated by its variable. What
+happens goes to stderr as it happens, the summary to stdout, also as JSON with --json FILE.
 
 Exit codes: 0 all held; 1 an invariant was broken (void or not), the cluster did not come back, or
 two runs in a row met too few appends or reads; 2 usage; 4 void, three times; 130 interrupted.
@@ -11,8 +12,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import secrets
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import uvloop
@@ -21,6 +24,7 @@ from tests.chaos.layout import FLAT, REGIONS
 from tests.chaos.run import ChaosOptions, RunError, end_on_signals
 from tests.chaos.schedule import ALL_KINDS, list_kinds
 from tests.chaos.trials import TRIES, run_until_valid
+from tests.combinations import FIRST, OTHERS, VARIABLE, choose_combinations
 
 
 def main() -> int:
@@ -49,7 +53,19 @@ def main() -> int:
         only=tuple(arguments.only),
         expects_repaired=arguments.expect_repaired,
     )
-    _say(f"seed {seed}, {options.seconds:g} s")
+    possible = [
+        kind for kind in (FIRST, *OTHERS) if not arguments.producers or kind.ack_mode == "ordered"
+    ]
+    chosen = choose_combinations("chaos", possible)
+    if not chosen:
+        parser.error(f"--producers: not with {VARIABLE}={os.environ[VARIABLE]}")
+    return max([_run_one(replace(options, combination=kind), arguments) for kind in chosen])
+
+
+def _run_one(options: ChaosOptions, arguments: argparse.Namespace) -> int:
+    """One run, or one for each void one; its exit code."""
+    seed = options.seed
+    _say(f"seed {seed}, {options.seconds:g} s, {VARIABLE}={options.combination}")
     try:
         return uvloop.run(_run(options, arguments))
     except RunError as error:
@@ -109,9 +125,10 @@ async def _run(options: ChaosOptions, arguments: argparse.Namespace) -> int:
     summary = await run_until_valid(
         options, tries=arguments.tries, keeps_folder=arguments.keep, say=_say
     )
-    sys.stdout.write(f"seed {options.seed}, {summary.seconds:g} s\n{summary.format()}\n")
+    kind = str(options.combination)
+    sys.stdout.write(f"seed {options.seed}, {summary.seconds:g} s, {kind}\n{summary.format()}\n")
     if arguments.json is not None:
-        document = {"seed": options.seed} | summary.to_json()
+        document = {"seed": options.seed, "combination": kind} | summary.to_json()
         arguments.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     if summary.violations:
         return 1

@@ -2,15 +2,14 @@
 
 The lines are those of docs/testing.md "Histories", times from CLOCK_MONOTONIC. A body is named by
 64 bits of its BLAKE2; the bodies of a run name themselves, so no two of them are equal. Lines may
-come in any order: the judge sorts by their times.
+come in any order: the judge sorts by their times. Operations, beside the fields that all have:
 
-Operations, beside the fields that all have:
     append    producer, seq (the writer's count), n, hash (of each body), start, end, dlsn if ok
     read      from (a sequence number asked for, or null), start, end, batches [dlsn, seq, hashes],
-              tail (whether the answer says that this is the end)
-    tail      end
+              tail (whether the answer says that this is the end), gaps [first, end] if any
+    tail      end; acknowledged (the end of what is, and may not be shown yet) if asked for
     truncate  end (records below it may go)
-    segments  segments [epoch, state, start_seq_num, records, last_entry], of the end of the run
+    segments  segments [epoch, state, start_seq_num, records, last_entry, holes], of the end
     waits, told, broken  of a reader who waits: that it does; status and code; how it broke
 """
 
@@ -48,6 +47,17 @@ def encode_batches(records: Sequence[Records]) -> list[list[Any]]:
         [str(part.dlsn_of(part.skip)), part.first, [hash_body(body) for body in part.bodies]]
         for part in records
     ]
+
+
+def find_gaps(start: int, batches: Sequence[Sequence[Any]], end: int) -> list[tuple[int, int]]:
+    """Numbers of an answer that are no record's: holes, where a log may have any."""
+    gaps = []
+    position = start
+    for _, seq_num, hashes in batches:
+        if seq_num > position:
+            gaps.append((position, seq_num))
+        position = seq_num + len(hashes)
+    return [*gaps, (position, end)] if end > position else gaps
 
 
 class HistoryFile:

@@ -2,7 +2,7 @@
 
     D1  acknowledged is in every complete read, same place and bytes, unless truncated
     D3  nothing is read that was not appended, nothing of a refused append, no part of an append
-    O1  (log, DLSN) ↔ (sequence number, bytes) is one function for all readers at all times
+    O1  (log, DLSN) ↔ (sequence number, bytes, or nobody's) is one function for all readers, always
     O2  what was acknowledged, read or below a tail before an append began precedes it
     O3  one writer's acknowledged appends stand in its order
     U1  each append is there once
@@ -12,7 +12,7 @@
     definite  with producers every append got a definite answer
 
 D2, F1, C1, E1 cannot be seen from outside: the simulator has them; P1 is in `copies`. Pure; called
-by `run` and fed with bad histories by `test_judge`. Source: docs/testing.md "Invariants".
+by `run` and fed with bad histories by `test_judge`. Source: docs/testing.md "Invariants", R29.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ VIOLATIONS_MAX: Final = 20
 
 _OK, _FAIL, _INFO = 0, 1, 2
 _OUTCOMES: Final = {"ok": _OK, "fail": _FAIL, "info": _INFO}
-_COUNTED: Final = ("ok", "fail", "info", "info_found", "read", "tail", "truncate")
+_COUNTED: Final = ("ok", "fail", "info", "info_found", "read", "tail", "truncate", "hole")
 _NOWHERE: Final = -1
 
 
@@ -49,7 +49,8 @@ class Verdict:
     """What is kept of one log when its history is judged.
 
     Attributes:
-        counts: appends by outcome, uncertain ones that were found, reads, tails, truncations.
+        counts: appends by outcome, uncertain ones that were found, reads, tails, truncations,
+            sequence numbers in holes.
         codes: why appends were not acknowledged.
         ack_times_ns: when the load was told, rising.
         epoch_count: segments that the log had.
@@ -100,6 +101,8 @@ class _Seen(NamedTuple):
     t1_ns: int
     end: int
     what: _Append | _Told
+    is_shown: bool = True
+    """It can be read; False: it is acknowledged, and will be."""
 
 
 class _Claim(NamedTuple):
@@ -108,6 +111,8 @@ class _Claim(NamedTuple):
     t0_ns: int
     place: int
     what: _Append | _Told
+    is_of_shown: bool = False
+    """It speaks of what can be read alone."""
 
 
 @dataclass
@@ -127,10 +132,18 @@ class _Content:
 
 
 class LogJudge:
-    """Takes the lines of one log in any order, then gives a verdict."""
+    """Takes the lines of one log in any order, then gives a verdict.
 
-    def __init__(self, log: str) -> None:
+    A log that acknowledges out of order has holes, which are told, and what is acknowledged is
+    shown a little later: there no tail of what is shown lies below what was shown before, and no
+    tail of what is acknowledged below anything. Of an ordered log a hole is a gap (G1).
+    """
+
+    def __init__(self, log: str, *, is_ordered: bool = True) -> None:
         self.log = log
+        self._is_ordered = is_ordered
+        self._holes: dict[int, _Told] = {}
+        """Sequence numbers that are nobody's, as somebody was told."""
         self.violations: list[Violation] = []
         self._ack_times_ns: list[int] = []
         self.counts = dict.fromkeys(_COUNTED, 0)
@@ -156,7 +169,9 @@ class LogJudge:
                 self.counts["tail"] += 1
                 told = _told(line, "tail", line["end"])
                 self._seen.append(_Seen(told.t1_ns, told.end, told))
-                self._claims.append(_Claim(told.t0_ns, told.end, told))
+                self._claims.append(_Claim(told.t0_ns, told.end, told, not self._is_ordered))
+                if "acknowledged" in line:
+                    self._take_acknowledged(line)
             case "truncate" if line["outcome"] != "fail":
                 self.counts["truncate"] += 1
                 self._trim_limit = max(self._trim_limit, line["end"])
@@ -174,6 +189,7 @@ class LogJudge:
         self._judge_appends(starts, first, end)
         self._judge_order(starts)
         self._judge_settled(end)
+        self.counts["hole"] = len(self._holes)
         if self._segments is not None:
             self._judge_segments(self._segments, first, end)
         if must_be_definite and self.counts["info"]:
@@ -193,6 +209,13 @@ class LogJudge:
 
     # --- lines -----------------------------------------------------------------------------------
 
+    def _take_acknowledged(self, line: Line) -> None:
+        told = _told(line, "acknowledged tail", line["end"])._replace(end=line["acknowledged"])
+        if told.end < line["end"]:
+            self._note("L1", f"{told} is below what is shown")
+        self._seen.append(_Seen(told.t1_ns, told.end, told, is_shown=False))
+        self._claims.append(_Claim(told.t0_ns, told.end, told))
+
     def _take_append(self, line: Line) -> None:
         outcome = _OUTCOMES[line["outcome"]]
         self.counts[line["outcome"]] += 1
@@ -206,7 +229,7 @@ class LogJudge:
         self._appends.append(append)
         if outcome == _OK:
             self._ack_times_ns.append(append.t1_ns)
-            self._seen.append(_Seen(append.t1_ns, append.end, append))
+            self._seen.append(_Seen(append.t1_ns, append.end, append, self._is_ordered))
             if append.end - append.start != append.size:
                 self._note("D1", f"{append} holds {append.size} records")
         else:
@@ -221,20 +244,35 @@ class LogJudge:
         position = line["start"]
         if line["from"] is not None and position != line["from"]:
             self._jumps.append((line["from"], what))
+        gaps: dict[int, int] = dict(line.get("gaps", ()))
         for dlsn, seq_num, hashes in line["batches"]:
+            position = self._pass_gap(position, gaps, what)
             if seq_num != position:
                 self._note("G1", f"{what} goes on at {seq_num} after {position}")
             self._take_records(parse_dlsn(dlsn), seq_num, hashes, what)
             position = seq_num + len(hashes)
-        if position != line["end"] and line["batches"]:
+        position = self._pass_gap(position, gaps, what)
+        if gaps:
+            self._note("G1", f"{what} was told of {gaps} elsewhere")
+        is_news = bool(line["batches"] or line.get("gaps"))
+        if position != line["end"] and is_news:
             self._note("G1", f"{what} ends at {position}")
-        if line["batches"]:
+        if is_news:
             self._seen.append(_Seen(what.t1_ns, what.end, what))
         if line["tail"]:
-            self._claims.append(_Claim(what.t0_ns, what.end, what))
+            self._claims.append(_Claim(what.t0_ns, what.end, what, not self._is_ordered))
         if line["proc"].startswith(FINAL):
             span = (line["t0_ns"], line["start"], line["end"])
             self._finals.setdefault(line["proc"], []).append(span)
+
+    def _pass_gap(self, position: int, gaps: dict[int, int], what: _Told) -> int:
+        """Behind the gap that was told to begin here, if there is one."""
+        end = gaps.pop(position, position)
+        if end > position and self._is_ordered:
+            self._note("G1", f"{what} was told that [{position}, {end}) is nobody's")
+        self._content.grow(end)
+        self._holes |= dict.fromkeys(range(position, end), what)
+        return end
 
     def _take_records(
         self, dlsn: tuple[int, int, int], seq_num: int, hashes: list[int], what: _Told
@@ -286,8 +324,11 @@ class LogJudge:
         before: tuple[int, int] = (0, 0)
         for seq_num in range(len(content.hashes)):
             body_hash = content.hashes[seq_num]
+            if body_hash and seq_num in self._holes:
+                here = f"{seq_num} is {self._name(body_hash)}"
+                self._note("O1", f"{here}, and nobody's as {self._holes[seq_num]} was told")
             if not body_hash:
-                if first <= seq_num < end:
+                if first <= seq_num < end and seq_num not in self._holes:
                     self._note("G1", f"nobody read record {seq_num}")
                 continue
             place = (content.lsns[seq_num], content.slots[seq_num])
@@ -337,13 +378,18 @@ class LogJudge:
                 self._claims.append(_Claim(append.t0_ns, place, append))
         self._seen.sort(key=lambda seen: seen.t1_ns)
         self._claims.sort(key=lambda claim: claim.t0_ns)
-        floor: _Seen | None = None
+        settled: _Seen | None = None
+        shown: _Seen | None = None
         at = 0
         for claim in self._claims:
             while at < len(self._seen) and self._seen[at].t1_ns < claim.t0_ns:
-                if floor is None or self._seen[at].end > floor.end:
-                    floor = self._seen[at]
+                seen = self._seen[at]
+                if settled is None or seen.end > settled.end:
+                    settled = seen
+                if seen.is_shown and (shown is None or seen.end > shown.end):
+                    shown = seen
                 at += 1
+            floor = shown if claim.is_of_shown else settled
             if floor is not None and claim.place < floor.end:
                 text = f"{claim.what} is at {claim.place}, below {floor.what}"
                 self._note(_code_of(claim.what, floor.what), text)
@@ -375,6 +421,9 @@ class LogJudge:
             start, count = segment["start_seq_num"], segment["records"]
             if segment["state"] != "CLOSED" or start is None or start < first:
                 continue
+            if self._holes:
+                self._judge_holed(segment, start, min(start + count, end))
+                continue
             # DLSNs rise, so an epoch's records lie between two places of the sorted column.
             low = bisect_left(content.lsns, segment["epoch"] << 32, first, end)
             high = bisect_left(content.lsns, segment["epoch"] + 1 << 32, first, end)
@@ -386,6 +435,16 @@ class LogJudge:
                 )
             elif high == low and count and start + count <= end:
                 self._note("G1", f"segment {segment['epoch']} says {count} records, none is there")
+
+    def _judge_holed(self, segment: Line, start: int, end: int) -> None:
+        """Its numbers are its own records' or nobody's, and only the latter have none."""
+        content, epoch = self._content, segment["epoch"]
+        for seq_num in range(start, end):
+            if content.hashes[seq_num] and content.lsns[seq_num] >> 32 != epoch:
+                self._note("G1", f"{seq_num} of segment {epoch} is at {self._dlsn_at(seq_num)}")
+        holes = [n for n in range(start, end) if n in self._holes]
+        if holes and not segment.get("holes"):
+            self._note("G1", f"segment {epoch} has no hole, and {holes[:3]} were told to be in one")
 
     # --- words -----------------------------------------------------------------------------------
 
@@ -401,9 +460,11 @@ class LogJudge:
         return _format(self._content.lsns[seq_num], self._content.slots[seq_num])
 
 
-def judge(log: str, lines: Iterable[Line], *, must_be_definite: bool = False) -> LogJudge:
+def judge(
+    log: str, lines: Iterable[Line], *, must_be_definite: bool = False, is_ordered: bool = True
+) -> LogJudge:
     """The verdict on one log."""
-    judged = LogJudge(log)
+    judged = LogJudge(log, is_ordered=is_ordered)
     for line in lines:
         judged.take(line)
     judged.finish(must_be_definite=must_be_definite)

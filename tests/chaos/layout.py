@@ -7,7 +7,9 @@ says what a run on it must have seen to prove anything, and how much may be dest
 The budget of destroyed disks: whatever is acknowledged lies on Qa members of its write set, and
 recovery needs answers of Qw − Qa + 1 of them. With d disks destroyed at least one copy is left if
 d ≤ Qa − 1, and Qw − d members can still cover if d ≤ Qa − 1; appends go on in place if
-d ≤ Qw − Qa. So d is at most the smaller of the two, of the log where that is least.
+d ≤ Qw − Qa. So d is at most the smaller of the two, of the log where that is least. Of a flexible
+log whatever is acknowledged lies on `node` nodes, and the others cover while fewer than that are
+gone: d ≤ node − 1, and the nodeset has as many to spare.
 
 Pure. Called by every module of this folder. Source: docs/protocol/write.md "Write sets",
 docs/protocol/recovery.md, docs/protocol/placement.md "The rule (R20)".
@@ -15,6 +17,7 @@ docs/protocol/recovery.md, docs/protocol/placement.md "The rule (R20)".
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -49,11 +52,35 @@ class Form(NamedTuple):
         return fields
 
 
+class Spread(NamedTuple):
+    """Replication of a log with flexible copysets: its property, and nodes of a wave beyond it."""
+
+    node: int
+    rack: int = 2
+    region: int = 1
+    extras: int = 0
+    regions_that_must_suffice: int | None = None
+
+    @property
+    def damage_max(self) -> int:
+        """Destroyed disks that a log of this form bears."""
+        return self.node - 1
+
+    def format(self, *, says_what_suffices: bool) -> dict[str, Any]:
+        """As `Form.format`."""
+        fields = self._asdict()
+        if not says_what_suffices or self.regions_that_must_suffice is None:
+            del fields["regions_that_must_suffice"]
+        return fields
+
+
 @dataclass(frozen=True)
 class Layout:
     """A cluster and its logs.
 
     Attributes:
+        forms: of striped logs.
+        spreads: of flexible ones.
         session_s: of every service with ZooKeeper.
         journal_file_size: of a bookie. Small: the disk of a long run is bounded, and settling and
             recycling happen all the time, in the regions' bookies too, which take less each.
@@ -68,6 +95,7 @@ class Layout:
     name: str
     size: ClusterSize
     forms: tuple[Form, ...]
+    spreads: tuple[Spread, ...]
     zookeepers: int = 1
     regions: tuple[str, ...] = (REGION,)
     session_s: float = SESSION_S
@@ -82,7 +110,12 @@ class Layout:
     @property
     def damage_max(self) -> int:
         """Destroyed disks that every log bears; see the module."""
-        return min(form.damage_max for form in self.forms)
+        forms: list[Form | Spread] = [*self.forms, *self.spreads]
+        return min(form.damage_max for form in forms)
+
+    def list_forms(self, copysets: str) -> Sequence[Form | Spread]:
+        """Of logs with such copysets."""
+        return self.spreads if copysets == "flexible" else self.forms
 
     def counts(self) -> dict[str, int]:
         """Role → number of processes, ZooKeeper's too."""
@@ -114,6 +147,7 @@ FLAT: Final = Layout(
     "flat",
     ClusterSize(bookies=5, sequencers=2, write_proxies=2, read_proxies=2),
     forms=(Form(3, 3, 2), Form(4, 3, 2)),
+    spreads=(Spread(3), Spread(2, extras=1)),
 )
 
 REGIONS: Final = Layout(
@@ -125,6 +159,11 @@ REGIONS: Final = Layout(
         Form(5, 5, 3, min_regions=2, regions_that_must_suffice=3),
         Form(4, 4, 3, min_regions=2, regions_that_must_suffice=2),
         Form(6, 3, 2, min_regions=2, regions_that_must_suffice=3),
+    ),
+    spreads=(
+        Spread(3, region=2, regions_that_must_suffice=3),
+        Spread(4, region=2, regions_that_must_suffice=2),
+        Spread(2, region=2, extras=1, regions_that_must_suffice=3),
     ),
     zookeepers=3,
     regions=("ada", "bee", "cid"),

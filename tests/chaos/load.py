@@ -39,6 +39,7 @@ from tests.chaos.history import (
     HistoryFile,
     Line,
     encode_batches,
+    find_gaps,
     hash_body,
     history_path,
     read_clock_ns,
@@ -78,6 +79,7 @@ class LoadOptions:
         part: names the load in the names of its histories, where a run has several.
         think_ms_of: the pace of single logs, in place of `think_ms`.
         has_waiters: readers of every form wait at the end of every log.
+        ack_mode: of the logs: whether what is acknowledged is shown, and holes may be met.
     """
 
     folder: str
@@ -91,9 +93,15 @@ class LoadOptions:
     record_bytes: int = 120
     has_producers: bool = False
     truncates: bool = False
+    ack_mode: str = "ordered"
     part: str = "load"
     think_ms_of: dict[str, int] = field(default_factory=dict)
     has_waiters: bool = False
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether what is acknowledged is shown, and nothing is a hole."""
+        return self.ack_mode == "ordered"
 
 
 class Load:
@@ -108,7 +116,7 @@ class Load:
         self.appends: dict[str, int] = dict.fromkeys(options.logs, 0)
         self.reads: dict[str, int] = dict.fromkeys(options.logs, 0)
         self.codes: dict[str, int] = {}
-        self._watch = Watch()
+        self._watch = Watch(is_ordered=options.is_ordered)
         self.writers = [RestClient(url) for url in options.write_urls]
         self.readers = [RestClient(url) for url in options.read_urls]
         folder = Path(options.folder)
@@ -128,7 +136,9 @@ class Load:
         ]
         truncaters = [Truncater(self, log, n) for n, log in enumerate(logs) if options.truncates]
         helpers = [asyncio.create_task(work) for work in (self._report(), self._listen())]
-        waiters = Waiters(NAMESPACE, options.read_urls, self.note)
+        waiters = Waiters(
+            NAMESPACE, options.read_urls, self.note, meets_holes=not options.is_ordered
+        )
         if options.has_waiters:
             waiters.start(logs)
         try:
@@ -325,6 +335,9 @@ class Reader:
             position = await self._read(client, position)
         line: Line = {"t0_ns": read_clock_ns(), "op": "tail", "proc": self._name, "log": self._log}
         line["end"] = tail = await client.find_tail(NAMESPACE, self._log)
+        if not self._load.options.is_ordered:
+            mark = await client.show_tail(NAMESPACE, self._log, "acknowledged")
+            line["acknowledged"] = mark["seq_num"]
         self._load.note(line | {"t1_ns": read_clock_ns(), "outcome": "ok", "n": 0})
         await self._read_to(client, tail)
 
@@ -395,12 +408,16 @@ async def read_once(
     answer = await client.read(NAMESPACE, log, position, most_bytes=most_bytes, wait_ms=wait_ms)
     following = int(answer.next_position.removeprefix("seq:"))
     batches = encode_batches(list(open_batches(answer.batches, first=asked)))
+    first = batches[0][1] if batches else following
+    start = first if answer.first_seq_num is None else min(first, answer.first_seq_num)
     line |= {
         "t1_ns": read_clock_ns(), "from": asked, "batches": batches, "tail": answer.is_at_tail,
-        "start": batches[0][1] if batches else following, "end": following,
-        "n": sum(len(batch[2]) for batch in batches), "outcome": "ok",
+        "start": start, "end": following, "n": sum(len(batch[2]) for batch in batches),
+        "outcome": "ok",
     }  # fmt: skip
-    is_worth_it = bool(batches) or answer.is_at_tail
+    if gaps := find_gaps(start, batches, following):
+        line["gaps"] = gaps
+    is_worth_it = bool(batches or gaps) or answer.is_at_tail
     return line if is_worth_it else None, answer.next_position
 
 

@@ -3,7 +3,8 @@
 Which segments a log has follows from its log node (first live epoch to next epoch), never from a
 listing; which entries count, from the segment node or, while it is not closed, from the highest LAC
 that a member tells. What was truncated counts where takeovers read it. Each member is asked for its
-entries by the incarnation that the segment names (R1), and every entry that comes is checked.
+entries by the incarnation that the segment names (R1), and every entry that comes is checked. Of a
+flexible segment every node of the map is asked for everything, without a filter.
 
 Nothing of the product's own readers, repair or `duramen verify` is used: the count is to be a
 second opinion. Called by `run` (the end) and `disks` (what may be destroyed).
@@ -18,6 +19,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 from duramen.cluster.layout import CLUSTER_NAME
+from duramen.core.flexible.segment import AnySegment, FlexibleSegment
 from duramen.core.log_node import LogNode
 from duramen.core.reading.runs import last_of_run
 from duramen.core.segment import Segment, SegmentState
@@ -40,12 +42,15 @@ from duramen.wire.bookie_calls import (
     parse_read_answers,
 )
 from duramen.wire.entry import EntryError, check_entry
-from duramen.wire.metadata_json import Paths, read_log, read_node, read_segment
-from tests.chaos.copies import Answer, CopyCount, Counted, Place, Rule
+from duramen.wire.flexible.filtered_answers import FilteredAnswer, parse_filtered_answers
+from duramen.wire.flexible.filtered_reads import FilteredRange, pack_filtered_reads
+from duramen.wire.metadata_json import Paths, read_any_segment, read_log, read_node
+from tests.chaos.copies import NO_ENTRY, Answer, CopyCount, Counted, Place, Rule
 from tests.chaos.load import NAMESPACE
 from tests.chaos.waiting import wait_at_most
 
 T = TypeVar("T")
+A = TypeVar("A", ReadAnswer, FilteredAnswer)
 
 _PATHS: Final = Paths(CLUSTER_NAME)
 _READ_BYTES: Final = 1 << 20
@@ -116,7 +121,7 @@ class Replicas:
             )
         return bookies
 
-    async def list_segments(self, log: str) -> tuple[LogNode, list[Segment]]:
+    async def list_segments(self, log: str) -> tuple[LogNode, list[AnySegment]]:
         """A log and its live segments; one that goes while this looks is left out."""
         fields = await self._read_fields(_PATHS.name(NAMESPACE, log))
         log_id = LogId(int(fields["log_id"]))
@@ -124,11 +129,11 @@ class Replicas:
         found = await self._get(_PATHS.log(log_id))
         assert found is not None, log
         node = read_log(found.data)
-        segments = []
+        segments: list[AnySegment] = []
         for epoch in range(node.first_kept_epoch, node.next_epoch):
             stored = await self._get(_PATHS.segment(log_id, Epoch(epoch)))
             if stored is not None:
-                segments.append(read_segment(stored.data))
+                segments.append(read_any_segment(stored.data))
         return node, segments
 
     async def count_written(self, logs: Sequence[str], sequencer: str) -> Counter[BookieId]:
@@ -139,7 +144,7 @@ class Replicas:
             owner = await self._read_fields(_PATHS.owner(node.log_id))
             for segment in segments:
                 if owner.get("sequencer") == sequencer and segment.state is SegmentState.OPEN:
-                    counts.update(member.bookie for member in segment.last_fragment.ensemble)
+                    counts.update(member.bookie for member in segment.members)
         return counts
 
     async def count_naming(
@@ -183,10 +188,7 @@ class Replicas:
         places = {bookie: known.place for bookie, known in bookies.items()}
         for log in logs:
             node, segments = await self.list_segments(log)
-            replication = node.config.striped
-            rule = Rule(
-                replication.min_regions, replication.min_racks, replication.placement == "strict"
-            )
+            rule = _find_rule(node)
             for segment in segments:
                 last = segment.last_entry
                 if last is None:
@@ -197,15 +199,19 @@ class Replicas:
         return total
 
     async def _ask_all(
-        self, segment: Segment, first: EntryId, last: EntryId, bookies: Mapping[BookieId, Bookie]
+        self,
+        segment: AnySegment,
+        first: EntryId,
+        last: EntryId,
+        bookies: Mapping[BookieId, Bookie],
     ) -> dict[Member, dict[EntryId, Answer]]:
-        members = {member for fragment in segment.fragments for member in fragment.ensemble}
-
         async def ask(member: Member) -> dict[EntryId, Answer]:
             async with self._slots:
+                if isinstance(segment, FlexibleSegment):
+                    return await self._ask_node(member, segment, first, last, bookies)
                 return await self._ask_member(member, segment, first, last, bookies)
 
-        ordered = sorted(members)
+        ordered = sorted(_list_members(segment))
         return dict(zip(ordered, await asyncio.gather(*map(ask, ordered)), strict=True))
 
     async def _ask_member(
@@ -235,10 +241,41 @@ class Replicas:
                 at += 1
         return answers
 
-    async def _find_lac(self, segment: Segment, bookies: Mapping[BookieId, Bookie]) -> EntryId:
-        """The highest LAC that a member of the last fragment tells: all that was acknowledged."""
+    async def _ask_node(
+        self,
+        member: Member,
+        segment: FlexibleSegment,
+        first: EntryId,
+        last: EntryId,
+        bookies: Mapping[BookieId, Bookie],
+    ) -> dict[EntryId, Answer]:
+        """What a node of a map says to every entry: it may have any."""
+        answers: dict[EntryId, Answer] = {}
+        at = first
+        while at <= last:
+            asked = FilteredRange(_make_range(segment, at, last))
+            body = pack_filtered_reads(member.incarnation, [asked])
+            found = await self._ask(member, bookies, body, parse_filtered_answers)
+            status = found if isinstance(found, BookieStatus) else found.status
+            if isinstance(found, BookieStatus) or status is not BookieStatus.OK:
+                return answers | dict.fromkeys(_list_entries(at, last), status.name.lower())
+            end = EntryId(min(found.next, last + 1))
+            if end <= at:
+                return answers | dict.fromkeys(_list_entries(at, last), "told of nothing")
+            answers |= dict.fromkeys(_list_entries(at, EntryId(end - 1)), NO_ENTRY)
+            for low, high in found.unvouched:
+                answers |= dict.fromkeys(
+                    _list_entries(low, high), BookieStatus.UNKNOWN.name.lower()
+                )
+            for entry_id, copy in found.entries:
+                answers[entry_id] = _judge_copy(segment, entry_id, bytes(copy))
+            at = end
+        return answers
+
+    async def _find_lac(self, segment: AnySegment, bookies: Mapping[BookieId, Bookie]) -> EntryId:
+        """The highest LAC that anybody tells who is written to: that much was acknowledged."""
         lacs = [NOTHING]
-        for member in segment.last_fragment.ensemble:
+        for member in segment.members:
             answer = await self._read(member, segment, EntryId(0), EntryId(0), bookies)
             lacs.append(answer.lac)
         return max(lacs)
@@ -246,47 +283,62 @@ class Replicas:
     async def _read(
         self,
         member: Member,
-        segment: Segment,
+        segment: AnySegment,
         first: EntryId,
         last: EntryId,
         bookies: Mapping[BookieId, Bookie],
     ) -> ReadAnswer:
-        """One read; again, a few times, while the answer is for now."""
-        wanted = ReadRange(segment.ledger_id, first, last, _READ_BYTES, service=ServiceClass.REPAIR)
+        body = pack_reads(member.incarnation, [_make_range(segment, first, last)])
+        found = await self._ask(member, bookies, body, parse_read_answers)
+        if isinstance(found, BookieStatus):
+            return ReadAnswer(found, NOTHING, NOTHING, False, [])
+        return found
+
+    async def _ask(
+        self,
+        member: Member,
+        bookies: Mapping[BookieId, Bookie],
+        body: bytes,
+        parse: Callable[[bytes], Sequence[A]],
+    ) -> A | BookieStatus:
+        """One read of one range; again, a few times, while the answer is for now."""
         url = bookies[member.bookie].url
-        answer = ReadAnswer(BookieStatus.UNREACHABLE, NOTHING, NOTHING, False, [])
+        found: A | BookieStatus = BookieStatus.UNREACHABLE
         for _ in range(_TRIES_MAX):
             if url is not None:
-                answer = await self._call(f"{url}/b/read", member, wanted)
-            if answer.status not in _FOR_NOW:
+                found = await self._call(f"{url}/b/read", body, parse)
+            status = found if isinstance(found, BookieStatus) else found.status
+            if status not in _FOR_NOW:
                 break
             await wait_at_most(_AGAIN_S)
-        return answer
+        return found
 
-    async def _call(self, url: str, member: Member, wanted: ReadRange) -> ReadAnswer:
+    async def _call(
+        self, url: str, body: bytes, parse: Callable[[bytes], Sequence[A]]
+    ) -> A | BookieStatus:
         try:
-            body = pack_reads(member.incarnation, [wanted])
-            (answer,) = parse_read_answers(await self._client.call(url, body, _READ_TIMEOUT_US))
+            (answer,) = parse(await self._client.call(url, body, _READ_TIMEOUT_US))
             return answer
         except UnreachableError:
-            status = BookieStatus.UNREACHABLE
+            return BookieStatus.UNREACHABLE
         except OverloadedError:
-            status = BookieStatus.OVERLOADED
+            return BookieStatus.OVERLOADED
         except NoAnswerError:
-            status = BookieStatus.TIMEOUT
-        return ReadAnswer(status, NOTHING, NOTHING, False, [])
+            return BookieStatus.TIMEOUT
 
 
-def find_first_needed(node: LogNode, segment: Segment) -> EntryId:
+def find_first_needed(node: LogNode, segment: AnySegment) -> EntryId:
     """The first entry that truncation has left, or that a takeover reads: from the snapshot on."""
     state_lsn = node.first_live_epoch << 32 if node.snapshot_lsn is None else node.snapshot_lsn + 1
     return EntryId(max(0, min(node.trim_lsn, state_lsn) - (segment.epoch << 32)))
 
 
-def list_needed_members(node: LogNode, segment: Segment) -> set[Member]:
-    """Members of the fragments that hold a needed entry, or may come to hold one."""
+def list_needed_members(node: LogNode, segment: AnySegment) -> set[Member]:
+    """Who may hold a needed entry, or come to hold one: by fragments, or by the map."""
     first = find_first_needed(node, segment)
     end = _END if segment.last_entry is None else segment.last_entry
+    if isinstance(segment, FlexibleSegment):
+        return _list_members(segment) if first <= end else set()
     ends = [*(fragment.first_entry - 1 for fragment in segment.fragments[1:]), end]
     return {
         member
@@ -296,11 +348,29 @@ def list_needed_members(node: LogNode, segment: Segment) -> set[Member]:
     }
 
 
+def _list_members(segment: AnySegment) -> set[Member]:
+    if isinstance(segment, FlexibleSegment):
+        return {row.member for row in segment.nodes}
+    return {member for fragment in segment.fragments for member in fragment.ensemble}
+
+
+def _find_rule(node: LogNode) -> Rule:
+    """Of the log's striped segments; flexible ones have their own in their nodes."""
+    if node.config.copysets == "flexible":
+        return Rule()
+    replication = node.config.striped
+    return Rule(replication.min_regions, replication.min_racks, replication.placement == "strict")
+
+
+def _make_range(segment: AnySegment, first: EntryId, last: EntryId) -> ReadRange:
+    return ReadRange(segment.ledger_id, first, last, _READ_BYTES, service=ServiceClass.REPAIR)
+
+
 def _list_entries(first: EntryId, last: EntryId) -> list[EntryId]:
     return [EntryId(entry) for entry in range(first, last + 1)]
 
 
-def _judge_copy(segment: Segment, entry_id: EntryId, body: bytes) -> Answer:
+def _judge_copy(segment: AnySegment, entry_id: EntryId, body: bytes) -> Answer:
     """The fingerprint of a copy, if it is that of this entry and its checksum holds."""
     try:
         info = check_entry(body)

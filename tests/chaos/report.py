@@ -91,7 +91,7 @@ class Summary:
             f"{counts['ok']} appends acknowledged ({counts['ok'] / self.seconds:.0f} a second), "
             f"{counts['fail']} refused, {counts['info']} uncertain ({counts['info_found']} of them "
             f"found), {counts['read']} reads, {counts['tail']} tails, {self.epochs} segments, "
-            f"{counts['truncate']} truncations",
+            f"{counts['truncate']} truncations, {counts.get('hole', 0)} numbers in holes",
             "not acknowledged: "
             + (", ".join(f"{code} {n}" for code, n in sorted(self.codes.items())) or "none"),
             "",

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -38,12 +38,13 @@ from tests.chaos.evidence import Evidence
 from tests.chaos.history import (
     FINAL,
     HistoryFile,
+    Line,
     history_path,
     read_clock_ns,
     read_history,
     read_lines,
 )
-from tests.chaos.judge import Violation, judge
+from tests.chaos.judge import LogJudge, Violation, judge
 from tests.chaos.layout import FLAT, Layout
 from tests.chaos.load import NAMESPACE, SETTLE_S, LoadOptions, read_once
 from tests.chaos.load_process import END_S, LoadProcess
@@ -53,6 +54,7 @@ from tests.chaos.replicas import Replicas
 from tests.chaos.report import Summary, summarize
 from tests.chaos.schedule import LONG_S, PAUSE_S_MAX, Step, draw_steps
 from tests.chaos.waiting import wait_at_most
+from tests.combinations import FIRST, Combination
 from tests.ticker import Ticker, ticking
 from tests.waiting import comes_true
 
@@ -105,6 +107,17 @@ class ChaosOptions:
 
     expects_repaired: bool = False
     """Every entry must have its Qw good copies in the right places in the end."""
+
+    combination: Combination = FIRST
+    """What kind all logs are."""
+
+    def __post_init__(self) -> None:
+        assert not self.has_producers or self.is_ordered, "producers need ordered logs (R29)"
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether what is acknowledged is shown, and nothing is a hole."""
+        return self.combination.ack_mode == "ordered"
 
 
 class RunError(Exception):
@@ -201,7 +214,7 @@ class _Run:
         verdicts = []
         for log in self._logs:
             lines = read_history(self._folder, log)
-            judged = judge(log, lines, must_be_definite=self._options.has_producers)
+            judged = self._judge_log(log, lines)
             verdicts.append(judged.verdict())
         delivered, found = self._judge_waited_for()
         return summarize(
@@ -216,6 +229,12 @@ class _Run:
             delivered=delivered,
         )
 
+    def _judge_log(self, log: str, lines: Iterable[Line]) -> LogJudge:
+        options = self._options
+        return judge(
+            log, lines, must_be_definite=options.has_producers, is_ordered=options.is_ordered
+        )
+
     def _judge_waited_for(self) -> tuple[Delivered | None, list[Violation]]:
         """What waiters got, and what is wrong with their logs; those are not measured by load."""
         if not self._waited_for:
@@ -224,8 +243,7 @@ class _Run:
         followed = []
         for log in self._waited_for:
             lines = list(read_history(self._folder, log))
-            must_be_definite = self._options.has_producers
-            found += judge(log, lines, must_be_definite=must_be_definite).violations
+            found += self._judge_log(log, lines).violations
             followed.append(follow_log(log, lines))
         stalls = [(line["t0_ns"], line["t1_ns"]) for line in read_lines(self._folder / STALLS_FILE)]
         faults = list(read_lines(self._folder / FAULTS_FILE))
@@ -245,10 +263,11 @@ class _Run:
             await repeat_while_refused(
                 lambda: client.ensure_namespace(NAMESPACE, {}), timeout_s=60, is_read=True
             )
-            says, forms = knows_what_suffices(), self._options.layout.forms
+            kind = self._options.combination
+            says, forms = knows_what_suffices(), self._options.layout.list_forms(kind.copysets)
             for number, log in enumerate([*self._logs, *self._waited_for]):
                 replication = forms[number % len(forms)].format(says_what_suffices=says)
-                config: dict[str, Any] = {"replication": replication}
+                config: dict[str, Any] = {"replication": replication, **kind._asdict()}
                 if log in self._logs or log == _ROLLING:
                     config["roll"] = _ROLL
                 create = partial(client.ensure_log, NAMESPACE, log, config)
@@ -269,6 +288,7 @@ class _Run:
             think_ms=options.think_ms,
             has_producers=options.has_producers,
             truncates=options.truncates,
+            ack_mode=options.combination.ack_mode,
         )
         self._loads["load"] = LoadProcess(work, self.evidence.note_told)
         if self._waited_for:
@@ -378,7 +398,10 @@ class _Run:
             )
         finally:
             await client.close()
-        segments = [{name: s[name] for name in names} for s in answer["segments"]]
+        segments = [
+            {name: s[name] for name in names} | {"holes": s.get("holes", [])}
+            for s in answer["segments"]
+        ]
         file.write({"op": "segments", "log": log, "segments": segments})
 
     async def _count_copies(

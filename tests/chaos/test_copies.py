@@ -14,13 +14,20 @@ from pathlib import Path
 
 import pytest
 
+from duramen.config import parse_log_config
+from duramen.core.flexible.nodeset import ServingBookie, choose_nodeset
+from duramen.core.flexible.nodeset_plan import make_nodeset_rule
+from duramen.core.flexible.property import ReplicationProperty
+from duramen.core.flexible.segment import AnySegment, FlexibleSegment
+from duramen.core.placement.rule import Refusal
 from duramen.core.quorum import Quorum
 from duramen.core.segment import Fragment, Segment, SegmentState, Totals
 from duramen.ids import BookieId, EntryId, Epoch, Incarnation, LogId, Member
 from tests.chaos.copies import Answer, CopyCount, Counted, Place, Rule
 from tests.chaos.disks import DamageBudget, flip_bits
-from tests.chaos.layout import FLAT, REGIONS, Form
+from tests.chaos.layout import FLAT, REGIONS, Form, Layout, Spread
 from tests.chaos.replicas import find_first_needed, list_needed_members
+from tests.combinations import FIRST, OTHERS
 from tests.unit.repair_world import log_of_segments, make_segment, members
 
 LAST = EntryId(5)
@@ -30,6 +37,7 @@ THREE = Quorum(3, 3, 2)
 BOOKIES = (0, 3, 6)
 """One in each region."""
 
+RP = ReplicationProperty
 Answers = dict[Member, dict[EntryId, Answer]]
 
 
@@ -54,7 +62,7 @@ def answer_all(of: Segment) -> Answers:
     return answers
 
 
-def count(of: Segment, answers: Answers, rule: Rule = RULE) -> CopyCount:
+def count(of: AnySegment, answers: Answers, rule: Rule = RULE) -> CopyCount:
     total = CopyCount()
     total.take(Counted("log", of, EntryId(0), LAST, rule), answers, PLACES)
     return total
@@ -152,7 +160,121 @@ def test_holes_want_no_copies() -> None:
     assert count(holed, answer_all(holed)).entries == 4
 
 
+# --- Flexible segments --------------------------------------------------------------------------
+
+SPREAD = ReplicationProperty(3, 2, 2)
+NODES = (0, 1, 3, 4, 6)
+"""Two racks of the first region, two of the second, one of the third."""
+
+
+def flexible(*numbers: int, wanted: ReplicationProperty = SPREAD) -> FlexibleSegment:
+    """A closed one of six entries with these nodes."""
+    nodes = [
+        ServingBookie(one.bookie, *PLACES[one.bookie], one.incarnation)
+        for one in map(member, numbers)
+    ]
+    return FlexibleSegment.opened(
+        LogId(1), Epoch(1), wanted, nodes, ack_mode="out_of_order", placement="strict",
+        created_unix_ms=0, nonce="",
+    ).closed_by_owner(
+        last_entry=LAST, totals=Totals(6), start_seq_num=0, completed_unix_ms=0, nonce=""
+    )  # fmt: skip
+
+
+def answer_at(*copysets: tuple[int, ...], nodes: tuple[int, ...] = NODES) -> Answers:
+    """Each entry has its copyset, and everybody else vouches that it has none."""
+    return {
+        member(number): {
+            EntryId(entry): 1000 + entry if number in copyset else "no_entry"
+            for entry, copyset in enumerate(copysets)
+        }
+        for number in nodes
+    }
+
+
+SPREAD_WELL = ((0, 1, 3), (0, 4, 6), (1, 3, 6), (0, 1, 3, 4, 6), (1, 3, 4), (0, 3, 6))
+
+
+def test_copies_of_a_flexible_segment_may_lie_anywhere_where_they_satisfy_its_property() -> None:
+    counted = count(flexible(*NODES), answer_at(*SPREAD_WELL))
+    assert counted.is_whole and not codes(counted, expects_repaired=True)
+    assert (counted.entries, counted.copies, counted.wanted) == (6, 18, 18)
+    assert not counted.is_missing_on({"bookie-0"})
+
+
+@pytest.mark.parametrize(
+    ("copyset", "wanted"),
+    [((0, 3), SPREAD), ((0, 1), SPREAD), ((0, 3, 6), RP(4, 2)), ((0, 1, 3), RP(3, 3, 3)),
+     ((3, 4, 3), RP(2, 2, 2))],
+)  # fmt: skip
+def test_copies_that_do_not_satisfy_it_are_a_fault_where_everybody_knows(
+    copyset: tuple[int, ...], wanted: ReplicationProperty
+) -> None:
+    others = [NODES] * LAST
+    counted = count(flexible(*NODES, wanted=wanted), answer_at(*others, copyset))
+    assert codes(counted) == {"P1"} and not counted.is_whole
+    assert counted.is_missing_on({"somebody"}), "nobody knows whose copy it was"
+
+
+@pytest.mark.parametrize("why", ["unknown", "damaged", "wrong_incarnation", "gone", "unreachable"])
+def test_who_cannot_vouch_may_have_the_copy_that_is_missing(why: str) -> None:
+    answers = answer_at(*SPREAD_WELL)
+    answers[member(3)][EntryId(0)] = why
+    counted = count(flexible(*NODES), answers)
+    assert not codes(counted) and not counted.is_whole
+    assert codes(counted, expects_repaired=True) == {"copies"}
+    ((short, found),) = counted.shorts.items()
+    assert (short.member, short.why, found) == (member(3), why, (0, 0, 1))
+    assert counted.is_missing_on({"bookie-3"})
+
+
+def test_who_cannot_vouch_is_no_fault_where_the_others_are_enough() -> None:
+    answers = answer_at(*SPREAD_WELL)
+    answers[member(4)][EntryId(3)] = "unknown"
+    counted = count(flexible(*NODES), answers)
+    assert counted.is_whole and not counted.shorts
+
+
+def test_an_entry_of_a_flexible_segment_without_any_good_copy_is_lost() -> None:
+    answers = answer_at(*SPREAD_WELL[:4], (), SPREAD_WELL[5])
+    assert codes(count(flexible(*NODES), answers)) == {"D1"}
+
+
+def test_copies_of_a_flexible_segment_that_differ_are_found() -> None:
+    answers = answer_at(*SPREAD_WELL)
+    answers[member(0)][EntryId(0)] = 7
+    assert codes(count(flexible(*NODES), answers)) == {"O1"}
+
+
+def test_holes_of_a_flexible_segment_want_no_copies() -> None:
+    holed = replace(flexible(*NODES), holes=((EntryId(1), EntryId(2)),)).validated()
+    answers = answer_at(SPREAD_WELL[0], (), (0,), *SPREAD_WELL[3:])
+    counted = count(holed, answers)
+    assert counted.is_whole and counted.entries == 4
+
+
 # --- What may be destroyed ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", [FLAT, REGIONS], ids=lambda layout: layout.name)
+def test_logs_of_each_form_can_be_made_in_their_layout(layout: Layout) -> None:
+    bookies = [
+        ServingBookie(BookieId(name), *layout.place(name), Incarnation("1" * 32))
+        for name in layout.ids("bookie")
+    ]
+    for combination in (FIRST, *OTHERS):
+        for form in layout.list_forms(combination.copysets):
+            replication = form.format(says_what_suffices=True)
+            config = parse_log_config({"replication": replication, **combination._asdict()})
+            assert config.ack_mode == combination.ack_mode
+            if config.copysets == "flexible":
+                found = choose_nodeset(bookies, make_nodeset_rule(config), LogId(1))
+                assert not isinstance(found, Refusal) and not found.waived, form
+
+
+@pytest.mark.parametrize(("spread", "most"), [(Spread(3), 2), (Spread(2, extras=1), 1)])
+def test_a_flexible_log_bears_one_copy_less_than_it_has(spread: Spread, most: int) -> None:
+    assert spread.damage_max == most
 
 
 @pytest.mark.parametrize(
@@ -234,5 +356,8 @@ def test_truncated_fragments_name_nobody_unless_a_takeover_reads_them() -> None:
     assert find_first_needed(read_back, ended) == 4
     assert list_needed_members(read_back, ended) == set(members("abcd"))
     assert find_first_needed(replace(gone, snapshot_lsn=None), ended) == 0
+    spread = flexible(*NODES)
+    assert list_needed_members(log, spread) == set(map(member, NODES))
+    assert list_needed_members(gone, spread) == set()
     is_open = make_segment([(0, "abc"), (5, "abd")])
     assert list_needed_members(log_of_segments([is_open]), is_open) == set(members("abcd"))

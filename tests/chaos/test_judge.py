@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.chaos.history import FINAL, Line
+from tests.chaos.history import FINAL, Line, find_gaps
 from tests.chaos.judge import judge
 from tests.chaos.lines import A0, A1, B0, BATCHES, LOG, REFUSED, UNSURE, append, hashes, read, tail
 
@@ -27,12 +27,12 @@ WHOLE = read(f"{FINAL}-0", 90, 91, *BATCHES)
 GOOD = [A0, A1, B0, WHOLE]
 
 
-def codes(*lines: Line, must_be_definite: bool = False) -> set[str]:
+def codes(*lines: Line, must_be_definite: bool = False, is_ordered: bool = True) -> set[str]:
     """What the judge finds in a history, whatever the order of its lines."""
-    found = [
-        {v.code for v in judge(LOG, order, must_be_definite=must_be_definite).violations}
-        for order in (lines, lines[::-1])
-    ]
+    found = []
+    for order in (lines, lines[::-1]):
+        judged = judge(LOG, order, must_be_definite=must_be_definite, is_ordered=is_ordered)
+        found.append({violation.code for violation in judged.violations})
     assert bool(found[0]) == bool(found[1]), "the order of the lines must not matter"
     return found[0] & found[1]
 
@@ -210,6 +210,83 @@ BAD: dict[str, tuple[str, list[Line]]] = {
 def test_a_bad_history_is_rejected(name: str) -> None:
     code, lines = BAD[name]
     assert code in codes(*lines), name
+
+
+# --- Logs that acknowledge out of order ----------------------------------------------------------
+
+HOLE = [1, 2]
+HOLED = read(f"{FINAL}-0", 90, 91, BATCHES[0], BATCHES[2], gaps=[HOLE])
+HOLED_SEGMENTS = segments((1, "CLOSED", 0, 3), (2, "OPEN", 3, None))
+HOLED_SEGMENTS["segments"][0]["holes"] = [HOLE]
+
+
+def test_a_hole_that_everybody_is_told_of_is_no_gap() -> None:
+    begins = read("r", 5, 6, BATCHES[2], gaps=[HOLE], start=1, **{"from": 1})
+    ends = read("r", 5, 6, BATCHES[0], gaps=[HOLE], end=2, tail=False)
+    alone = read("r", 5, 6, gaps=[HOLE], start=1, end=2, tail=False, **{"from": 1})
+    assert codes(A0, B0, HOLED, HOLED_SEGMENTS, is_ordered=False) == set()
+    assert codes(A0, B0, HOLED, begins, ends, alone, is_ordered=False) == set()
+
+
+def test_what_is_acknowledged_may_be_shown_later() -> None:
+    """B0 is acknowledged at 4 s, and A1 before it is not, so that readers get A0 alone."""
+    late = append("a", 1, 3, 60, 1)
+    shown = [tail(5, 6, 1), read("r", 5, 6, BATCHES[0])]
+    told = {**tail(7, 8, 1), "acknowledged": 3}
+    assert codes(A0, late, B0, WHOLE, *shown, told, is_ordered=False) == set()
+    assert codes(A0, late, B0, WHOLE, *shown) == {"L1"}
+
+
+BAD_OUT_OF_ORDER: dict[str, tuple[str, list[Line]]] = {
+    "an acknowledged append lies in a hole": ("D1", [A0, A1, B0, HOLED]),
+    "a record is another reader's hole": (
+        "O1", [A0, B0, HOLED, read("r", 5, 6, ("e1n1s0", 1, hashes("c", 0)), start=1), UNSURE],
+    ),
+    "a gap that nobody was told of": ("G1", [A0, B0, whole(BATCHES[0], BATCHES[2])]),
+    "a hole that is told elsewhere": (
+        "G1", [A0, B0, HOLED, read("r", 5, 6, BATCHES[0], BATCHES[2], gaps=[HOLE, [7, 8]])],
+    ),
+    "a hole in a segment that has none": (
+        "G1", [A0, B0, HOLED, segments((1, "CLOSED", 0, 3), (2, "OPEN", 3, None))],
+    ),
+    "a record of another epoch in a segment with a hole": (
+        "G1",
+        [A0, append("b", 0, 1, 4, 2, dlsn="e2n0s0"), HOLED_SEGMENTS,
+         read(f"{FINAL}-0", 90, 91, BATCHES[0], ("e2n0s0", 2, hashes("b", 0)), gaps=[HOLE])],
+    ),
+    "an end that is below what was acknowledged": (
+        "L1", [*GOOD, {**tail(5, 6, 1), "acknowledged": 2}],
+    ),
+    "an acknowledged end that is below what is shown": (
+        "L1", [*GOOD, {**tail(3, 5, 3), "acknowledged": 2}],
+    ),
+    "a tail of what is shown that falls": ("L1", [*GOOD, tail(5, 6, 3), tail(7, 8, 2)]),
+    "appended below an acknowledged end": (
+        "O2",
+        [append("a", 0, 1, 9, 1), append("b", 0, 5, 6, 0), {**tail(2, 3, 0), "acknowledged": 2},
+         whole(("e1n0s0", 0, hashes("b", 0)), ("e1n1s0", 1, hashes("a", 0)))],
+    ),
+    "an acknowledged end beyond everything": (
+        "L1", [*GOOD, {**tail(5, 6, 3), "acknowledged": 4}],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD_OUT_OF_ORDER)
+def test_a_bad_history_of_a_log_out_of_order_is_rejected(name: str) -> None:
+    code, lines = BAD_OUT_OF_ORDER[name]
+    assert code in codes(*lines, is_ordered=False), name
+
+
+def test_an_ordered_log_has_no_holes() -> None:
+    assert "G1" in codes(A0, B0, HOLED, HOLED_SEGMENTS)
+
+
+def test_numbers_that_are_nobodys_are_found_in_an_answer() -> None:
+    batches = [list(batch) for batch in (BATCHES[0], BATCHES[2])]
+    assert find_gaps(0, batches, 3) == [(1, 2)]
+    assert find_gaps(0, batches[1:], 5) == [(0, 2), (3, 5)]
+    assert find_gaps(4, [], 4) == [] and find_gaps(4, [], 6) == [(4, 6)]
 
 
 def test_with_producers_nothing_may_stay_uncertain() -> None:

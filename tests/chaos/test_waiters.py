@@ -13,9 +13,9 @@ import httpx
 import orjson
 import pytest
 
-from tests.chaos.history import Line, hash_body
+from tests.chaos.history import FINAL, Line, hash_body
 from tests.chaos.judge import judge
-from tests.chaos.lines import LOG
+from tests.chaos.lines import LOG, append, read
 from tests.chaos.waiters import WAITER, Waiters
 from tests.pauses import stay
 from tests.waiting import comes_true
@@ -49,7 +49,9 @@ def encode_value(form: str, *seq_nums: int) -> httpx.Response:
     return httpx.Response(200, text=text)
 
 
-async def follow(answer: Answer, is_enough: Callable[[list[Line]], bool]) -> list[Line]:
+async def follow(
+    answer: Answer, is_enough: Callable[[list[Line]], bool], *, meets_holes: bool = False
+) -> list[Line]:
     """Let waiters of all forms ask two proxies, until their lines are enough."""
     lines: list[Line] = []
     asked = dict.fromkeys(FORMS.values(), 0)
@@ -63,7 +65,9 @@ async def follow(answer: Answer, is_enough: Callable[[list[Line]], bool]) -> lis
         raise AssertionError("nobody ends this wait")
 
     transport = httpx.MockTransport(handle)
-    waiters = Waiters("ns", ["http://a", "http://b"], lines.append, transport=transport)
+    waiters = Waiters(
+        "ns", ["http://a", "http://b"], lines.append, meets_holes=meets_holes, transport=transport
+    )
     waiters.start([LOG])
     try:
         assert await comes_true(lambda: is_enough(lines), 30), lines
@@ -102,6 +106,48 @@ def test_each_form_takes_every_record_once_and_goes_on_behind_it() -> None:
         assert len({request.url.host for request in asked[form]}) == 1
     assert [r.headers.get("last-event-id") for r in asked[EVENTS][:2]] == [None, "seq:2;count=9"]
     assert "wait" not in asked[EVENTS][0].url.params and asked[LINES][0].url.params["wait"]
+
+
+def encode_hole(form: str) -> httpx.Response:
+    """Record 0, a hole of 1 and 2, record 3."""
+    gap = {"kind": "hole", "from": "seq:1", "next": "seq:3"}
+    if form == POLL:
+        records = [record(0), record(3)]
+        return httpx.Response(200, json={"records": records, "gaps": [gap], "next": "seq:4"})
+    if form == LINES:
+        return encode_value(form, 0, 3)
+    parts = ((0, "seq:1"), (3, "seq:4"))
+    before, after = (event("records", {"records": [record(n)]}, place) for n, place in parts)
+    return httpx.Response(200, text=before + event("gap", gap, "seq:3") + after)
+
+
+def test_each_form_tells_of_a_hole_and_goes_on_behind_it() -> None:
+    asked: dict[str, list[str]] = {form: [] for form in FORMS.values()}
+
+    def answer(form: str, count: int, request: httpx.Request) -> httpx.Response | None:
+        asked[form].append(request.url.params["from"])
+        return encode_hole(form) if count == 1 else encode_value(form, 4) if count == 2 else None
+
+    lines = asyncio.run(follow(answer, lambda lines: has_read(lines, 3), meets_holes=True))
+    for form in FORMS.values():
+        reads = of(lines, form, "read")
+        assert [gap for line in reads for gap in line.get("gaps", ())] == [(1, 3)]
+        assert asked[form][:2] == ["seq:0", "seq:4"]
+        bodies = {n: [hash_body(b"body %d" % n)] for n in (0, 3, 4)}
+        appends = [append("a", n, 0, 1, n, hash=bodies[n]) for n in bodies]
+        batches = [(f"e1n{n}s0", n, bodies[n]) for n in bodies]
+        whole = read(f"{FINAL}-0", 90, 91, *batches, gaps=[[1, 3]])
+        assert not judge(LOG, [*appends, *reads, whole], is_ordered=False).violations
+
+
+def test_an_ordered_log_has_no_hole_for_a_stream_of_lines() -> None:
+    def answer(form: str, count: int, request: httpx.Request) -> httpx.Response | None:
+        return encode_value(form, 0, 3) if count == 1 and form == LINES else None
+
+    lines = asyncio.run(follow(answer, lambda lines: bool(of(lines, LINES, "read")[1:])))
+    first, second = of(lines, LINES, "read")
+    assert (first["from"], first["start"]) == (0, 0)
+    assert (second["from"], second["start"], second.get("gaps")) == (1, 3, None), "the judge sees"
 
 
 @pytest.mark.parametrize("fault", ["refusal", "broken"])

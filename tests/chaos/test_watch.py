@@ -21,9 +21,9 @@ from tests.pauses import stay
 LOST = Violation("L1", "log", "the tail went back")
 
 
-def watch(*lines: Line) -> list[str]:
+def watch(*lines: Line, is_ordered: bool = True) -> list[str]:
     """The codes of what is seen when operations end one after the other."""
-    found = Watch()
+    found = Watch(is_ordered=is_ordered)
     for line in sorted(lines, key=lambda line: line["t1_ns"]):
         found.take(line)
     return [violation.code for violation in found.violations]
@@ -60,6 +60,15 @@ def test_what_is_seen_at_once_is_what_the_judge_finds(name: str) -> None:
     code, lines = BAD[name]
     assert watch(*lines) == [code]
     assert code in {violation.code for violation in judge(LOG, lines).violations}
+
+
+def test_of_a_log_out_of_order_what_is_shown_is_compared_with_what_was_shown() -> None:
+    early = [A0, A1, tail(5, 6, 1), read("r", 5, 7, BATCHES[0])]
+    assert watch(*early) == ["L1", "L1"] and watch(*early, is_ordered=False) == []
+    for code, lines in (("O2", [A0, A1, append("b", 0, 5, 6, 1)]), BAD["a tail below another"]):
+        assert watch(*lines, is_ordered=False) == [code]
+        found = judge(LOG, lines, is_ordered=False).violations
+        assert code in {violation.code for violation in found}
 
 
 def test_logs_are_apart_and_no_more_is_kept_than_is_of_use() -> None:

@@ -22,7 +22,7 @@ from typing import Any, Final
 import httpx
 import orjson
 
-from tests.chaos.history import Line, hash_body, read_clock_ns
+from tests.chaos.history import Line, find_gaps, hash_body, read_clock_ns
 from tests.chaos.waiting import wait_at_most
 from tests.waiting import comes_true
 
@@ -72,8 +72,11 @@ class Waiters:
         urls: Sequence[str],
         note: Callable[[Line], None],
         *,
+        meets_holes: bool = False,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
+        """`meets_holes`: NDJSON tells those by numbers alone; elsewhere they are a fault."""
+        self._meets_holes = meets_holes
         self._namespace = namespace
         self._urls = urls
         self._note = note
@@ -87,7 +90,10 @@ class Waiters:
         for index, log in enumerate(logs):
             paths = [f"{url}/v1/namespaces/{self._namespace}/logs/{log}" for url in self._urls]
             for number, form in enumerate(_FORMS):
-                waiter = _Waiter(self._http, paths, log, form, index + number, self._note)
+                waiter = _Waiter(
+                    self._http, paths, log, form, index + number, self._note,
+                    meets_holes=self._meets_holes,
+                )  # fmt: skip
                 self._waiters.append(waiter)
                 self._tasks.append(asyncio.create_task(waiter.run()))
 
@@ -117,7 +123,10 @@ class _Waiter:
         form: _Form,
         proxy: int,
         note: Callable[[Line], None],
+        *,
+        meets_holes: bool,
     ) -> None:
+        self._meets_holes = meets_holes
         self.log = log
         self.position = 0
         self._http = http
@@ -165,7 +174,8 @@ class _Waiter:
             match self._form.name:
                 case "poll":
                     document = orjson.loads(await answer.aread())
-                    self._take(document["records"], tail=document.get("tail"))
+                    gaps = [_read_hole(gap) for gap in document.get("gaps", ())]
+                    self._take(document["records"], tail=document.get("tail"), gaps=gaps)
                 case "lines":
                     async for line in answer.aiter_lines():
                         self._take([orjson.loads(line)])
@@ -184,21 +194,33 @@ class _Waiter:
                 raise _read_problem(200, data.encode())
             if event.get("event") == "records":
                 self._take(orjson.loads(data)["records"])
+            if event.get("event") == "gap" and orjson.loads(data)["kind"] == "hole":
+                self._take([], gaps=[_read_hole(orjson.loads(data))])
             self._last_id = event.get("id", self._last_id)
             event = {}
 
     def _take(
-        self, records: Sequence[dict[str, Any]], *, tail: dict[str, Any] | None = None
+        self,
+        records: Sequence[dict[str, Any]],
+        *,
+        tail: dict[str, Any] | None = None,
+        gaps: Sequence[tuple[int, int]] = (),
     ) -> None:
         """Note what was given, as a read that began where this waiter stood."""
-        if not records and tail is None:
+        if not records and not gaps and tail is None:
             return
         asked = self.position
         batches = [[r["dlsn"], r["seq_num"], [hash_body(r["body"].encode())]] for r in records]
-        start = records[0]["seq_num"] if records else asked
-        end = records[-1]["seq_num"] + 1 if records else asked
+        ends = [end for _, end in gaps] + [r["seq_num"] + 1 for r in records[-1:]]
+        end = max(ends, default=asked)
+        if self._form.name == "lines" and self._meets_holes:
+            gaps = find_gaps(asked, batches, end)
+        starts = [first for first, _ in gaps] + [r["seq_num"] for r in records[:1]]
+        start = min(starts, default=asked)
         self.position = end
         more = {"from": asked, "batches": batches, "start": start, "end": end, "n": len(records)}
+        if gaps:
+            more["gaps"] = list(gaps)
         self._note_line("read", "ok", **more, tail=tail is not None)
 
     def _note_line(self, op: str, outcome: str, **more: Any) -> None:
@@ -207,6 +229,12 @@ class _Waiter:
             "log": self.log, "outcome": outcome,
         }  # fmt: skip
         self._note(line | more)
+
+
+def _read_hole(gap: Mapping[str, Any]) -> tuple[int, int]:
+    """The numbers of a hole; JSON has no other gaps."""
+    first, end = (int(gap[name].removeprefix("seq:")) for name in ("from", "next"))
+    return first, end
 
 
 def _read_problem(status: int, body: bytes) -> _ToldError:

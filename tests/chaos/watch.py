@@ -3,9 +3,10 @@
     O2  an append lies below what was acknowledged, read or told before it began
     L1  a tail, or a read to the tail, ends below what was acknowledged, read or told before
 
-These two take one comparison for each operation, and most losses show in them: what was lost makes
-the log shorter. They are rules of the `judge` too, whose verdict on the whole history is the one
-that counts; what is seen here only comes earlier.
+Of a log that acknowledges out of order tails speak of what is shown, a little later: L1 compares
+those alone. These two take one comparison for each operation, and most losses show in them: what
+was lost makes the log shorter. They are rules of the `judge` too, whose verdict on the whole
+history is the one that counts; what is seen here only comes earlier.
 
 Pure. Called by `load`, in whose order of time the lines come. Source: docs/testing.md "Invariants".
 """
@@ -26,29 +27,36 @@ SEEN_MAX: Final = 20
 class Watch:
     """Takes the lines of all logs as they are completed.
 
+    Args:
+        is_ordered: what is acknowledged is shown.
+
     Attributes:
         violations: what was seen, the first `SEEN_MAX`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_ordered: bool = True) -> None:
         self.violations: list[Violation] = []
+        self._is_ordered = is_ordered
         self._floors: dict[str, _Floor] = {}
+        self._shown: dict[str, _Floor] = {}
 
     def take(self, line: Line) -> None:
         """One completed operation; its time of completion is not before that of the last one."""
         if line["outcome"] != "ok" or line["op"] not in ("append", "read", "tail"):
             return
         floor = self._floors.setdefault(line["log"], _Floor())
-        settled = floor.at(line["t0_ns"])
+        shown = floor if self._is_ordered else self._shown.setdefault(line["log"], _Floor())
         match line["op"]:
             case "append":
-                self._compare(line, "O2", line["start"], settled)
+                self._compare(line, "O2", line["start"], floor.at(line["t0_ns"]))
             case "read" if not line["tail"]:
                 pass
             case _:
-                self._compare(line, "L1", line["end"], settled)
+                self._compare(line, "L1", line["end"], shown.at(line["t0_ns"]))
         if line["op"] != "read" or line["batches"]:
             floor.rise(line["t1_ns"], line["end"])
+        if line["op"] == "tail" or line.get("batches"):
+            shown.rise(line["t1_ns"], line["end"])
 
     def format(self) -> list[list[str]]:
         """What was seen, for a line of progress."""

@@ -14,13 +14,15 @@ from collections.abc import Hashable, Sequence
 from typing import Final, NamedTuple
 
 from duramen.core.placement import PlacementRule
-from duramen.core.segment import Totals
+from duramen.core.segment import Segment, Totals
 from duramen.core.sequencer import effects as fx
 from duramen.core.sequencer.context import Ports, SequencerContext
-from duramen.core.sequencer.effects import CommitOutcome, StoredEntry
+from duramen.core.sequencer.effects import CommitOutcome, LogView, StoredEntry
+from duramen.core.sequencer.epoch.segment_writer import AcknowledgedEntry, SegmentWriter
 from duramen.core.sequencer.ledger_writer import LedgerWriter, WriterState
 from duramen.core.sequencer.log_sequencer import LogSequencer
 from duramen.core.sequencer.recovery import Recovery, RecoveryState
+from duramen.core.sequencer.takeover.older_epochs import AnyRecovery
 from duramen.core.sequencer.transmit import QueuedAppend
 from duramen.core.status import BookieStatus
 from duramen.ids import (
@@ -33,16 +35,18 @@ from duramen.ids import (
     epoch_of,
 )
 from duramen.units import SECOND
-from tests.explore.nodes import LIFE, PAYLOADS, Shape, WriteTable
+from tests.explore.nodes import LIFE, PAYLOADS, AnyShape, Shape, WriteTable
 from tests.explore.state import Event, Out, ScriptedRandom, freeze
 from tests.unit.core_fakes import LOG_ID
 
 _FAR_US: Final = 10**15
 """A deadline that never comes."""
 
+COMMIT_DELAY_US: Final = 1000
+
 _AFTER_COVER: Final = (
-    RecoveryState.SEALED, RecoveryState.READ, RecoveryState.WRITE_BACK, RecoveryState.CLOSE,
-    RecoveryState.DONE,
+    RecoveryState.SEALED, RecoveryState.DIGEST, RecoveryState.READ, RecoveryState.WRITE_BACK,
+    RecoveryState.GUEST, RecoveryState.CLOSE, RecoveryState.DONE,
 )  # fmt: skip
 
 NUMBER_UNKNOWN: Final = -1
@@ -59,6 +63,12 @@ class ProcessFacts(NamedTuple):
     """No event changes anything any more: what is under way to it need not be delivered."""
     started: int
     note: str
+    is_quiet: bool = False
+    """Without a timer it does nothing more, whatever comes."""
+    eager: frozenset[str] = frozenset()
+    """Kinds of answers whose delivery commutes with all that it may meet before, without timers."""
+    stale: frozenset[str] = frozenset()
+    """Kinds of answers that never change anything any more."""
 
 
 class _Process:
@@ -74,10 +84,11 @@ class _Process:
         self._writes = writes
         self._token_count = 0
 
-    def make_ports(self, shape: Shape) -> Ports:
+    def make_ports(self, shape: AnyShape) -> Ports:
         """What a part of a sequencer is given."""
         candidates = shape.candidates
         locations = {candidate.member: candidate for candidate in candidates}
+        roster = dict.fromkeys(shape.members, True)
         return Ports(
             put=self.effects.append,
             new_token=self._new_token,
@@ -85,6 +96,7 @@ class _Process:
             rng=self.rng,
             locations=lambda: locations,
             candidates=lambda: candidates,
+            roster=lambda: roster,
         )
 
     def _new_token(self) -> int:
@@ -99,12 +111,16 @@ class _Process:
                 case fx.SendAdd(member, ledger_id, entry, lac, payload, is_recovery):
                     row = (epoch_of(ledger_id), entry, lac, PAYLOADS.crc_of(payload), is_recovery)
                     outs.append(("send", member.bookie, "add", *row))
+                case fx.SendWave(member, ledger_id, entry, lac, payload, is_recovery=is_recovery):
+                    row = (epoch_of(ledger_id), entry, lac, PAYLOADS.crc_of(payload), is_recovery)
+                    outs.append(("send", member.bookie, "wave", *row))
+                case fx.SendDigest(member, ledger_id, first, last):
+                    outs.append(("send", member.bookie, "digest", epoch_of(ledger_id), first, last))
                 case fx.SendSeal(member, _, epoch):
                     outs.append(("send", member.bookie, "seal", epoch))
-                case fx.SendRecoveryRead(member, ledger_id, entry):
-                    outs.append(
-                        ("send", member.bookie, "read", *self.encode_read(ledger_id, entry))
-                    )
+                case fx.SendRecoveryRead(member, ledger_id, entry, is_flexible):
+                    kind = "fetch" if is_flexible else "read"
+                    outs.append(("send", member.bookie, kind, *self.encode_read(ledger_id, entry)))
                 case fx.SendLac(member, ledger_id, lac):
                     outs.append(("send", member.bookie, "lac", epoch_of(ledger_id), lac))
                 case fx.ReadMetadata(token):
@@ -134,7 +150,8 @@ def member_of(bookie: str) -> Member:
     return Member(BookieId(bookie), LIFE)
 
 
-def _stored(status: int, crc: int) -> StoredEntry | None:
+def stored_entry(status: int, crc: int) -> StoredEntry | None:
+    """The body that a read gave, if it gave one."""
     return PAYLOADS.entry_of(crc) if status == BookieStatus.OK else None
 
 
@@ -143,27 +160,35 @@ class WriterMachine(_Process):
 
     kind: type[LedgerWriter] = LedgerWriter
 
-    def __init__(self, name: str, shape: Shape, writes: WriteTable) -> None:
+    def __init__(self, name: str, shape: AnyShape, writes: WriteTable) -> None:
         super().__init__(name, writes)
-        self.core = self.kind(
-            shape.first_segment(),
+        self.core = self.make_core(shape)
+
+    def make_core(self, shape: AnyShape) -> SegmentWriter:
+        """Of the segment that the shape begins with."""
+        segment = shape.first_segment()
+        assert isinstance(segment, Segment), segment
+        return self.kind(
+            segment,
             0,
             rule=PlacementRule(),
-            commit_delay_us=1000,
+            commit_delay_us=COMMIT_DELAY_US,
             ports=self.make_ports(shape),
         )
 
     def handle(self, event: Event) -> list[Out]:
         """Entries to push, answers of bookies and store, timers."""
         core, now_us = self.core, self.now_us
-        done = []
+        done: Sequence[AcknowledgedEntry] = ()
         match event:
             case ("start",):
                 self.started += 1
                 entry = core.lap + 1
                 totals = Totals(entry + 1)
-                core.add(PAYLOADS.encode(f"e1n{entry} of {self.name}", totals), totals, now_us)
-            case (bookie, "add!", _, entry, status):
+                payload = PAYLOADS.encode(f"e1n{entry} of {self.name}", totals)
+                self.encoded[1, entry] = PAYLOADS.crc_of(payload)
+                core.add(payload, totals, now_us)
+            case (bookie, "add!" | "wave!", _, entry, status):
                 done = core.on_add(member_of(bookie), entry, BookieStatus(status), now_us)
             case (bookie, "lac!", _, status, _, _):
                 core.on_lac(member_of(bookie), BookieStatus(status), now_us)
@@ -178,7 +203,7 @@ class WriterMachine(_Process):
         effects = list(self.effects)
         self.effects.clear()
         acks: list[Out] = [
-            ("ack", 1, sent.entry, PAYLOADS.crc_of(sent.payload), sent.entry) for sent in done
+            ("ack", 1, sent.entry, self.encoded[1, sent.entry], sent.entry) for sent in done
         ]
         return [*self.encode_effects(effects), *acks]
 
@@ -201,10 +226,24 @@ class RecoveryMachine(_Process):
 
     kind: type[Recovery] = Recovery
 
-    def __init__(self, name: str, shape: Shape, writes: WriteTable) -> None:
+    def __init__(self, name: str, shape: AnyShape, writes: WriteTable) -> None:
         super().__init__(name, writes)
-        self._ports_here = self.make_ports(shape)
-        self.core: Recovery | None = None
+        self.ports = self.make_ports(shape)
+        self.core: AnyRecovery | None = None
+
+    def make_core(self, view: LogView) -> AnyRecovery:
+        """Of the segment as it is when the recoverer begins."""
+        ((segment, version),) = view.segments
+        assert isinstance(segment, Segment), segment
+        return self.kind(
+            segment,
+            version,
+            view.log,
+            view.log_version,
+            rule=PlacementRule(),
+            ports=self.ports,
+            unix_ms=lambda _: 0,
+        )
 
     def handle(self, event: Event) -> list[Out]:
         """The start, answers of bookies and store, timers."""
@@ -213,20 +252,11 @@ class RecoveryMachine(_Process):
         match event:
             case ("start", view):
                 self.started += 1
-                ((segment, version),) = view.value.segments
-                core = self.core = self.kind(
-                    segment,
-                    version,
-                    view.value.log,
-                    view.value.log_version,
-                    rule=PlacementRule(),
-                    ports=self._ports_here,
-                    unix_ms=lambda _: 0,
-                )
+                core = self.core = self.make_core(view.value)
                 core.start(now_us)
             case _:
                 assert core is not None
-                self._answer(core, event)
+                self.answer(core, event)
         core.validate()
         effects = list(self.effects)
         self.effects.clear()
@@ -234,13 +264,14 @@ class RecoveryMachine(_Process):
         is_covered = core.state in _AFTER_COVER and core.state is not RecoveryState.DONE
         return [*outs, ("covered", 1)] if is_covered and not was_covered else outs
 
-    def _answer(self, core: Recovery, event: Event) -> None:
+    def answer(self, core: AnyRecovery, event: Event) -> None:
+        """An answer of a bookie or of the store, or a timer."""
         now_us = self.now_us
         match event:
             case (bookie, "seal!", _, status, lac, highest):
                 core.on_seal(member_of(bookie), BookieStatus(status), lac, highest, now_us)
-            case (bookie, "read!", _, entry, status, crc):
-                stored = _stored(status, crc)
+            case (bookie, "read!" | "fetch!", _, entry, status, crc):
+                stored = stored_entry(status, crc)
                 core.on_read(member_of(bookie), entry, BookieStatus(status), stored, now_us)
             case (bookie, "add!", _, entry, status):
                 core.on_add(member_of(bookie), entry, BookieStatus(status), now_us)
@@ -361,7 +392,7 @@ class SequencerMachine(_Process):
             case (bookie, "seal!", epoch, status, lac, highest):
                 core.on_seal(member_of(bookie), epoch, BookieStatus(status), lac, highest, now_us)
             case (bookie, "read!", epoch, entry, status, crc):
-                stored = _stored(status, crc)
+                stored = stored_entry(status, crc)
                 core.on_read(member_of(bookie), epoch, entry, BookieStatus(status), stored, now_us)
             case ("store", "commit!", token, outcome):
                 core.on_commit(token, CommitOutcome(outcome), now_us)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from duramen.core.sequencer.effects import LogView
 from duramen.core.status import BookieStatus
@@ -29,15 +29,15 @@ from tests.explore.machines import (
     WriterMachine,
 )
 from tests.explore.nodes import (
+    AnyShape,
     BookieFacts,
     BookieMachine,
-    Shape,
     StoreFacts,
     StoreMachine,
     View,
     WriteTable,
 )
-from tests.explore.state import Automaton, Event, Machine, Out
+from tests.explore.state import Automaton, Event, Machine, Out, freeze
 
 State = tuple[int, ...]
 Message = tuple[Any, ...]
@@ -45,6 +45,9 @@ Message = tuple[Any, ...]
 
 Step = tuple[Any, ...]
 """("deliver" | "duplicate" | "time out", message), ("persist" | "crash" | "start" | …, name)."""
+
+_CALLS: Final = frozenset({"add", "wave", "seal", "read", "fetch", "digest", "lac"})
+"""What bookies are asked; the answer has the same name with a `!`."""
 
 _Value = TypeVar("_Value", bound=Hashable)
 
@@ -61,6 +64,8 @@ class Budget(NamedTuple):
     timers: int = 0
     torn_views: int = 0
     """Reads of metadata between whose nodes something else happens."""
+    waves: int = 0
+    """Timers of the writer alone: a wave is late, or LNG is told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,17 +77,23 @@ class Scenario:
     """
 
     name: str
-    shape: Shape
+    shape: AnyShape
     budget: Budget = Budget()
     recoverers: int = 1
     sequencers: int = 0
-    bookie: Callable[[], Machine] = BookieMachine
+    bookie: Callable[..., Machine] = BookieMachine
     writer: type[WriterMachine] = WriterMachine
     recovery: type[RecoveryMachine] = RecoveryMachine
     sequencer: type[SequencerMachine] = SequencerMachine
+    is_reduced: bool = False
+    """Leave out orders of steps that show nothing else, where a wave writer is late at most."""
     fence: str = "pushed"
     """How F1 is judged: acknowledgements of what was "pushed" after the cover, by the word
     ("literal": any after the cover), or "unjudged", to see what a broken fence leads to."""
+
+    def __post_init__(self) -> None:
+        others = (*self.budget._replace(waves=0), self.sequencers, self.shape.early_append)
+        assert not self.is_reduced or not any(others), "an order that is left out may matter"
 
 
 class History(NamedTuple):
@@ -129,12 +140,12 @@ class World:
         self.scenario = scenario
         shape = scenario.shape
         writes = WriteTable()
-        self.bookie = Automaton(scenario.bookie)
+        self.bookie = Automaton(lambda: scenario.bookie(is_synced=scenario.is_reduced))
         count = scenario.sequencers
         self.store = Automaton(lambda: StoreMachine(shape, writes, is_fresh=count > 0))
         self.processes: dict[str, Automaton] = {}
 
-        def add(name: str, kind: Callable[[str, Shape, WriteTable], Machine]) -> None:
+        def add(name: str, kind: Callable[[str, AnyShape, WriteTable], Machine]) -> None:
             self.processes[name] = Automaton(lambda: kind(name, shape, writes))
 
         if count:
@@ -148,7 +159,13 @@ class World:
         self._networks: _Table[tuple[int, ...]] = _Table()
         self._budgets: _Table[Budget] = _Table()
         self._histories: _Table[History] = _Table()
+        self._destinations: list[int] = []
+        self._sources: list[int] = []
+        """Where in a state those of each message are."""
+        self._eager: dict[tuple[int, int], bool] = {}
+        self._stale: dict[tuple[int, int, int, bool], bool] = {}
         self._judged: dict[State, str] = {}
+        self._shown: dict[State, Hashable] = {}
         names = [*(m.bookie for m in shape.members), *self.processes]
         self.at = {name: index for index, name in enumerate(names)}
         self._names = [*names, "store"]
@@ -178,6 +195,23 @@ class World:
     def _follow(self, state: State, kind: str) -> State:
         return next(found.state for found in self.steps_of(state) if found.step[0] == kind)
 
+    def show(self, state: State) -> Hashable:
+        """All that is judged of a state, and seals, by their value."""
+        key = self._find_judged(state)
+        if key not in self._shown:
+            self._shown[key] = self._show(state)
+        return self._shown[key]
+
+    def _show(self, state: State) -> Hashable:
+        bookies: list[BookieFacts] = [self.bookie.facts[n] for n in state[: self._bookie_count]]
+        disks = []
+        for one in bookies:
+            told = [(epoch, lac) for epoch, lac in one.lacs.items() if lac > NOTHING]
+            disks.append((one.sealed, tuple(sorted(one.entries.items())), tuple(told)))
+        store: StoreFacts = self.store.facts[state[self._store_at]]
+        history = self._histories.values[state[self._history_at]]
+        return (*disks, freeze(store.segments), freeze(store.log), history)
+
     # --- steps -----------------------------------------------------------------------------------
 
     def steps_of(self, state: State) -> Iterator[Found]:
@@ -185,10 +219,38 @@ class World:
 
         A delivery that changes nothing and causes nothing only takes the message away. What can
         happen without it can also happen while it stays under way for ever, so no behaviour is
-        lost by leaving that step out; the same holds for messages to a process that is over.
+        lost by leaving that step out; the same holds for messages to a process that is over. In a
+        reduced world a message whose delivery commutes with all else is the only step.
         """
         network = self._networks.values[state[self._network_at]]
         budget = self._budgets.values[state[self._budget_at]]
+        if self.scenario.is_reduced:
+            index = self._find_eager(state, network)
+            if index is not None:
+                rest = network[:index] + network[index + 1 :]
+                message = self._messages.values[network[index]]
+                yield from self._deliver(state, message, rest, "deliver", budget)
+                return
+        yield from self._steps_of_network(state, network, budget)
+        for at in range(self._bookie_count):
+            if self.bookie.facts[state[at]].can_persist:
+                yield from self._local(state, at, ("persist",), budget)
+                if budget.crashes:
+                    less = budget._replace(crashes=budget.crashes - 1)
+                    yield from self._local(state, at, ("crash",), less)
+        for name, automaton in self.processes.items():
+            facts: ProcessFacts = automaton.facts[state[self.at[name]]]
+            if facts.has_timer and budget.timers:
+                less = budget._replace(timers=budget.timers - 1)
+                yield from self._local(state, self.at[name], ("timer",), less)
+            if facts.has_timer and budget.waves and name == "w":
+                less = budget._replace(waves=budget.waves - 1)
+                yield from self._local(state, self.at[name], ("timer",), less)
+            yield from self._start(state, name, facts, budget)
+
+    def _steps_of_network(
+        self, state: State, network: tuple[int, ...], budget: Budget
+    ) -> Iterator[Found]:
         before = -1
         for index, number in enumerate(network):
             if number == before:
@@ -202,18 +264,71 @@ class World:
                 yield from self._deliver(state, message, network, "duplicate", less)
             if budget.timeouts or budget.unknowns:
                 yield from self._give_up(state, message, network, budget)
-        for at in range(self._bookie_count):
-            if self.bookie.facts[state[at]].can_persist:
-                yield from self._local(state, at, ("persist",), budget)
-                if budget.crashes:
-                    less = budget._replace(crashes=budget.crashes - 1)
-                    yield from self._local(state, at, ("crash",), less)
-        for name, automaton in self.processes.items():
-            facts: ProcessFacts = automaton.facts[state[self.at[name]]]
-            if facts.has_timer and budget.timers:
-                less = budget._replace(timers=budget.timers - 1)
-                yield from self._local(state, self.at[name], ("timer",), less)
-            yield from self._start(state, name, facts, budget)
+
+    # --- reduction -------------------------------------------------------------------------------
+
+    def _find_eager(self, state: State, network: tuple[int, ...]) -> int | None:
+        """A message whose delivery commutes with all that can happen before it, if there is one."""
+        for index, number in enumerate(network):
+            key = (number, state[self._destinations[number]])
+            is_eager = self._eager.get(key)
+            if is_eager is None:
+                is_eager = self._eager[key] = self._is_eager(state, self._messages.values[number])
+            if is_eager:
+                return index
+        return None
+
+    def _is_eager(self, state: State, message: Message) -> bool:
+        destination, source, kind, *rest = message
+        if destination == "store":
+            return kind == "commit" and self._is_void(state, source, rest)
+        facts = self._automata[self.at[destination]].facts[state[self.at[destination]]]
+        if destination in self.processes:
+            return kind in facts.eager
+        return self._is_saturated(facts)
+
+    def _is_void(self, state: State, source: str, rest: list[Any]) -> bool:
+        """A change of a version that is no more."""
+        ((number, outs),) = self.store.step(state[self._store_at], (source, "commit", *rest))
+        return number == state[self._store_at] and outs[0][-1] == "conflict"
+
+    def _is_saturated(self, facts: BookieFacts) -> bool:
+        """Sealed, with every entry that there can be: what it answers is the same for ever."""
+        entries = range(self.scenario.shape.entry_count)
+        return facts.sealed >= 1 and all((1, entry) in facts.entries for entry in entries)
+
+    def _drop_stale(self, changed: list[int], network: list[int], budget: Budget) -> list[int]:
+        """Messages without those that change nothing any more, nor what is answered to them."""
+        has_timers = bool(budget.timers or budget.waves)
+        left = []
+        for number in network:
+            here, there = changed[self._destinations[number]], changed[self._sources[number]]
+            key = (number, here, there, has_timers)
+            is_stale = self._stale.get(key)
+            if is_stale is None:
+                message = self._messages.values[number]
+                is_stale = self._stale[key] = self._is_stale(changed, message, has_timers)
+            if not is_stale:
+                left.append(number)
+        return left
+
+    def _is_stale(self, changed: list[int], message: Message, has_timers: bool) -> bool:
+        destination, source, kind, *rest = message
+        if destination in self.processes:
+            return self._is_deaf(changed, destination, kind, has_timers)
+        if destination == "store" or not self._is_deaf(changed, source, f"{kind}!", has_timers):
+            return False
+        facts: BookieFacts = self.bookie.facts[changed[self.at[destination]]]
+        if kind == "wave" and rest[-1]:
+            return self._is_saturated(facts)
+        return facts.sealed >= 1
+
+    def _is_deaf(self, changed: list[int], name: str, kind: str, has_timers: bool) -> bool:
+        facts: ProcessFacts = self.processes[name].facts[changed[self.at[name]]]
+        is_quiet = facts.is_quiet and not has_timers
+        return facts.is_over or is_quiet or kind in facts.stale
+
+    # --- steps of one process --------------------------------------------------------------------
 
     def _start(
         self, state: State, name: str, facts: ProcessFacts, budget: Budget
@@ -225,6 +340,8 @@ class World:
             return
         event: Event = ("start",)
         if name.startswith("r"):
+            if name > "r0" and not self._is_started(state, f"r{int(name[1:]) - 1}"):
+                return  # recoverers are alike
             store: StoreFacts = self.store.facts[state[self._store_at]]
             if store.log.last_clean_epoch:
                 return
@@ -267,7 +384,7 @@ class World:
         self, state: State, rest: tuple[int, ...], message: Message, budget: Budget, step: Step
     ) -> Found:
         changed = list(state)
-        network = tuple(sorted((*rest, self._messages.number(message))))
+        network = tuple(sorted((*rest, self._number_message(message))))
         changed[self._network_at] = self._networks.number(network)
         changed[self._budget_at] = self._budgets.number(budget)
         return Found(step, tuple(changed), "")
@@ -293,9 +410,9 @@ class World:
                 event: Event = ("store", f"{kind}!", token, "unknown" if kind == "commit" else None)
             case (source, "store", "commit!", token, _):
                 event = ("store", "commit!", token, "unknown")
-            case (bookie, source, "add" | "seal" | "read" | "lac" as kind, epoch, *rest):
+            case (bookie, source, str(kind), epoch, *rest) if kind in _CALLS:
                 event = _silence(bookie, kind, epoch, rest)
-            case (source, bookie, "add!" | "seal!" | "read!" | "lac!" as kind, epoch, *rest):
+            case (source, bookie, str(kind), epoch, *rest) if kind[:-1] in _CALLS:
                 event = _silence(bookie, kind[:-1], epoch, rest)
             case _:
                 return
@@ -307,6 +424,10 @@ class World:
             yield from self._apply(
                 state, self.at[source], event, ("time out", message), rest=network, budget=less
             )
+
+    def _is_started(self, state: State, name: str) -> bool:
+        facts: ProcessFacts = self.processes[name].facts[state[self.at[name]]]
+        return facts.started > 0
 
     def _is_over(self, state: State, name: str) -> bool:
         return name in self.processes and self.processes[name].facts[state[self.at[name]]].is_over
@@ -335,14 +456,23 @@ class World:
             changed[at] = number
             network = list(rest)
             network += [
-                self._messages.number((out[1], name, *out[2:])) for out in outs if out[0] == "send"
+                self._number_message((out[1], name, *out[2:])) for out in outs if out[0] == "send"
             ]
+            if self.scenario.is_reduced:
+                network = self._drop_stale(changed, network, budget)
             network.sort()
             changed[self._network_at] = self._networks.number(tuple(network))
             changed[self._budget_at] = self._budgets.number(budget)
             fault = self._record(changed, name, outs)
             after = tuple(changed)
             yield Found(step, after, fault or self.judge(after), outs)
+
+    def _number_message(self, message: Message) -> int:
+        number = self._messages.number(message)
+        if number == len(self._destinations):
+            self._destinations.append(self.at.get(message[0], self._store_at))
+            self._sources.append(self.at.get(message[1], self._store_at))
+        return number
 
     # --- invariants ------------------------------------------------------------------------------
 
@@ -413,11 +543,15 @@ class World:
 
     def judge(self, state: State) -> str:
         """What is wrong in a state; "" if nothing. Looks at disks, nodes and history only."""
-        key = (*state[: self._bookie_count], state[self._store_at], state[self._history_at])
+        key = self._find_judged(state)
         found = self._judged.get(key)
         if found is None:
             found = self._judged[key] = self._judge(state)
         return found
+
+    def _find_judged(self, state: State) -> State:
+        """The part of a state that is looked at."""
+        return (*state[: self._bookie_count], state[self._store_at], state[self._history_at])
 
     def _judge(self, state: State) -> str:
         bookies: list[BookieFacts] = [self.bookie.facts[n] for n in state[: self._bookie_count]]
@@ -453,24 +587,34 @@ class World:
         return ", ".join(f"{k} {len(a)} states {a.step_count} runs" for k, a in parts.items())
 
 
+_NAMES: Final = {
+    "add": "epoch entry lac checksum recovery", "add!": "epoch entry status",
+    "wave": "epoch entry lac checksum recovery", "wave!": "epoch entry status",
+    "seal": "epoch", "seal!": "epoch status lac highest",
+    "digest": "epoch first last", "digest!": "epoch status entries",
+    "lac": "epoch lac", "lac!": "epoch status lac highest",
+    "read": "epoch entry seal", "read!": "epoch entry status checksum",
+    "fetch": "epoch entry seal", "fetch!": "epoch entry status checksum",
+}  # fmt: skip
+
+
 def _silence(bookie: str, kind: str, epoch: int, rest: list[Any]) -> Event:
     """The event that tells a caller that a bookie did not answer in time."""
     status = int(BookieStatus.TIMEOUT)
     match kind:
-        case "add":
-            return bookie, "add!", epoch, rest[0], status
-        case "read":
-            return bookie, "read!", epoch, rest[0], status, -1
+        case "add" | "wave":
+            return bookie, f"{kind}!", epoch, rest[0], status
+        case "read" | "fetch":
+            return bookie, f"{kind}!", epoch, rest[0], status, -1
+        case "digest":
+            return bookie, "digest!", epoch, status, ()
         case _:
             return bookie, f"{kind}!", epoch, status, NOTHING, NOTHING
 
 
 def _format_message(message: Message) -> str:
     destination, source, kind, *rest = message
-    names = {"add": "epoch entry lac checksum recovery", "add!": "epoch entry status",
-             "seal": "epoch", "seal!": "epoch status lac highest", "lac": "epoch lac",
-             "lac!": "epoch status lac highest", "read": "epoch entry seal",
-             "read!": "epoch entry status checksum"}.get(kind, "token what")  # fmt: skip
+    names = _NAMES.get(kind, "token what")
     values = [
         BookieStatus(value).name if name == "status" else value
         for name, value in zip(names.split(), rest, strict=False)

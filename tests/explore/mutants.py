@@ -17,6 +17,7 @@ from typing import Final
 
 from duramen.core.bookie import BookieCore
 from duramen.core.bookie.bookie_state import AddRecord, BookieLogState
+from duramen.core.flexible.property import ReplicationProperty
 from duramen.core.quorum import write_set
 from duramen.core.segment import Segment
 from duramen.core.sequencer.effects import LogView
@@ -28,6 +29,15 @@ from duramen.core.sequencer.recovery import Recovery, _Position
 from duramen.core.sequencer.takeover.older_epochs import OlderEpochs
 from duramen.core.sequencer.takeover.takeover import Takeover
 from duramen.ids import EntryId, LedgerId, Member
+from tests.explore.flexible import FlexibleScenario, Nodeset
+from tests.explore.flexible_mutants import (
+    ContentedRecoveryMachine,
+    CountingRecoveryMachine,
+    CountingWriterMachine,
+    EndingRecoveryMachine,
+    LeapingWriterMachine,
+    ObligingBookie,
+)
 from tests.explore.machines import RecoveryMachine, SequencerMachine, WriterMachine
 from tests.explore.model import Budget, Scenario
 from tests.explore.nodes import BookieMachine, Shape, WriteTable
@@ -230,6 +240,8 @@ class UnsealedMachine(SequencerMachine):
         self.core.older.__class__ = HastyEpochs
 
 
+RP = ReplicationProperty
+
 MUTANTS: Final[Mapping[str, Scenario]] = {
     scenario.name: scenario
     for scenario in (
@@ -255,6 +267,24 @@ MUTANTS: Final[Mapping[str, Scenario]] = {
         Scenario("early-append", Shape(1, 1, 1, 1), sequencers=2, sequencer=EarlySequencerMachine),
         Scenario("early-append-unsealed", Shape(1, 1, 1, 1, early_append=True), sequencers=2,
                  sequencer=UnsealedMachine),
+        FlexibleScenario("r22-holders-are-counted", Nodeset((2, 2), RP(2, 2)), recoverers=0,
+                         writer=CountingWriterMachine),
+        FlexibleScenario("r22-lng-over-a-gap", Nodeset((1, 1), RP(2, 2), 2, "out_of_order"),
+                         recoverers=0, writer=LeapingWriterMachine),
+        FlexibleScenario("v3-here-under-a-seal", Nodeset((1, 1), RP(2, 2)), Budget(),
+                         recoverers=2, bookie=partial(BookieMachine, kind=ObligingBookie)),
+        FlexibleScenario("v3-to-loss", Nodeset((1, 1), RP(2, 2)), Budget(), recoverers=2,
+                         fence="unjudged", bookie=partial(BookieMachine, kind=ObligingBookie)),
+        FlexibleScenario("r23-counted-cover", Nodeset((2, 2), RP(2, 2)),
+                         recovery=CountingRecoveryMachine),
+        FlexibleScenario("r23-to-loss", Nodeset((2, 2), RP(2, 2)), fence="unjudged",
+                         recovery=CountingRecoveryMachine),
+        FlexibleScenario("r24-silence-is-absence", Nodeset((1, 1), RP(1)), Budget(timeouts=1),
+                         is_reduced=False, recovery=EndingRecoveryMachine),
+        FlexibleScenario("r24-end-at-a-hole", Nodeset((1, 1), RP(2, 2), 2, "out_of_order"),
+                         Budget(), recovery=EndingRecoveryMachine),
+        FlexibleScenario("r24-no-write-back", Nodeset((1, 1), RP(2, 2)), Budget(),
+                         recovery=ContentedRecoveryMachine),
         Scenario("literal-f1", Shape(1, 1, 1, 1), fence="literal"),
     )
 }  # fmt: skip

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from duramen.config import LogConfig, parse_log_config
 from duramen.core.bookie import BookieCore
@@ -24,19 +24,23 @@ from duramen.core.bookie.bookie_state import (
     AddRow,
     LacRecord,
     Persist,
+    RangePlan,
     ReadEntries,
+    ReadRanges,
     Record,
     ReplyMarks,
     ReplyStatuses,
     RequestId,
     SealRecord,
 )
+from duramen.core.flexible.segment import AnySegment
 from duramen.core.log_node import LogNode
 from duramen.core.placement import Candidate
 from duramen.core.quorum import Quorum
 from duramen.core.segment import Fragment, Segment, Totals
 from duramen.core.sequencer import effects as fx
 from duramen.core.sequencer.effects import LogView, StoredEntry
+from duramen.core.status import BookieStatus
 from duramen.ids import (
     BookieId,
     EntryId,
@@ -47,7 +51,8 @@ from duramen.ids import (
     epoch_of,
     ledger_of,
 )
-from duramen.wire.bookie_calls import LacUpdate, ReadRange, Seal
+from duramen.wire.bookie_calls import LacUpdate, ReadRange, Seal, ServiceClass
+from duramen.wire.flexible.filtered_reads import FilteredRange
 from tests.explore.state import Event, Out, ScriptedRandom, freeze
 from tests.unit.core_fakes import LOG_ID, FakeStore
 
@@ -104,6 +109,23 @@ class Shape:
         )
 
 
+class AnyShape(Protocol):
+    """What every world has, however its logs place entries."""
+
+    @property
+    def entry_count(self) -> int: ...
+    @property
+    def early_append(self) -> bool: ...
+    @property
+    def bookie_count(self) -> int: ...
+    @property
+    def members(self) -> tuple[Member, ...]: ...
+    @property
+    def candidates(self) -> tuple[Candidate, ...]: ...
+    def config(self) -> LogConfig: ...
+    def first_segment(self) -> AnySegment: ...
+
+
 class Payloads:
     """Entries by their bytes: a number that stands for the checksum, and their totals."""
 
@@ -116,7 +138,9 @@ class Payloads:
         payload = text.encode()
         if payload not in self._numbers:
             self._numbers[payload] = len(self._entries)
-            self._entries.append(StoredEntry(payload, totals, has_state=False))
+            identity = len(self._entries)
+            entry = StoredEntry(payload, totals, has_state=False, record_count=1, identity=identity)
+            self._entries.append(entry)
         return payload
 
     def crc_of(self, payload: bytes) -> int:
@@ -171,6 +195,8 @@ class BookieFacts(NamedTuple):
     lacs: dict[int, int]
     """Epoch → what a reader is told."""
     can_persist: bool
+    sealed: int
+    """Epochs up to this one, durably."""
 
 
 @dataclass
@@ -179,6 +205,8 @@ class BookieMachine:
 
     kind: type[BookieCore] = BookieCore
     rng: ScriptedRandom = field(default_factory=ScriptedRandom)
+    is_synced: bool = False
+    """Every record is durable at once, where a world has no crash that could tell."""
 
     def __post_init__(self) -> None:
         self.journal: list[Record] = []
@@ -211,7 +239,10 @@ class BookieMachine:
             case _:
                 self._request(event)
         self.core.validate()
-        return self._drain()
+        outs = self._drain()
+        if self.is_synced and self.unsynced:
+            return [*outs, *self.handle(("persist",))]
+        return outs
 
     def _request(self, event: Event) -> None:
         request = RequestId(len(self.requests))
@@ -220,6 +251,14 @@ class BookieMachine:
             case (_, "add", epoch, entry, lac, crc, is_recovery):
                 row = AddRow(ledger_of(LOG_ID, epoch), entry, lac, crc, is_recovery, True)
                 self.core.on_adds(request, LIFE, [row])
+            case (_, "wave", epoch, entry, lac, crc, is_recovery):
+                row = AddRow(ledger_of(LOG_ID, epoch), entry, lac, crc, is_recovery, True, True)
+                self.core.on_adds(request, LIFE, [row])
+            case (_, "digest", epoch, first, last):
+                self.core.on_filtered_reads(request, LIFE, [_find_range(epoch, first, last, epoch)])
+            case (_, "fetch", epoch, entry, seal_epoch):
+                found = _find_range(epoch, entry, entry, seal_epoch)
+                self.core.on_filtered_reads(request, LIFE, [found])
             case (_, "seal", epoch):
                 self.core.on_seals(request, LIFE, [Seal(LOG_ID, epoch, ledger_of(LOG_ID, epoch))])
             case (_, "lac", epoch, lac):
@@ -237,8 +276,8 @@ class BookieMachine:
                 case Persist():
                     self.unsynced.append(effect)
                 case ReplyStatuses(request, statuses):
-                    source, _, epoch, entry, *_ = self.requests[request]
-                    outs.append(("send", source, "add!", epoch, entry, int(statuses[0])))
+                    source, kind, epoch, entry, *_ = self.requests[request]
+                    outs.append(("send", source, f"{kind}!", epoch, entry, int(statuses[0])))
                 case ReplyMarks(request, marks):
                     source, kind, epoch, *_ = self.requests[request]
                     told = (int(marks[0].status), marks[0].lac, marks[0].highest)
@@ -247,9 +286,22 @@ class BookieMachine:
                     source, _, epoch, entry, _ = self.requests[request]
                     crc = self._durable_entries().get((epoch, entry), -1)
                     outs.append(("send", source, "read!", epoch, entry, int(plans[0].status), crc))
+                case ReadRanges(request, ranges):
+                    outs.append(self._answer_range(self.requests[request], ranges[0]))
                 case _:
                     raise AssertionError(effect)
         return outs
+
+    def _answer_range(self, asked: Event, plan: RangePlan) -> Out:
+        """A digest by the book; a body from the disk."""
+        source, kind, epoch, first, *_ = asked
+        assert plan.status is BookieStatus.OK and not plan.unvouched, plan
+        if kind == "digest":
+            told = tuple([(int(entry), crc) for entry, crc in plan.hot.rows()])
+            return "send", source, "digest!", epoch, int(plan.status), told
+        crc = self._durable_entries().get((epoch, first), -1)
+        status = BookieStatus.OK if first in plan.hot else BookieStatus.NO_ENTRY
+        return "send", source, "fetch!", epoch, first, int(status), crc
 
     def _durable_entries(self) -> dict[tuple[int, int], int]:
         return {
@@ -285,13 +337,21 @@ class BookieMachine:
         assert isinstance(release, partial), release
         name = release.func.__name__
         request, *rest = release.args
-        statuses = [freeze(row) for rows in rest for row in rows] if name != "_answer_reads" else []
+        is_read = name in {"_answer_reads", "_answer_ranges"}
+        statuses = [] if is_read else [freeze(row) for rows in rest for row in rows]
         return name, self.requests[request], statuses
 
     def facts(self) -> BookieFacts:
         """Entries from the journal, not from what the core believes; LACs as it tells them."""
+        sealed = self.core.sealed_epoch(LOG_ID)
         lacs = {int(epoch_of(known)): int(state.lac) for known, state in self.core.list_ledgers()}
-        return BookieFacts(self._durable_entries(), lacs, bool(self.unsynced))
+        return BookieFacts(self._durable_entries(), lacs, bool(self.unsynced), sealed)
+
+
+def _find_range(epoch: Epoch, first: EntryId, last: EntryId, seal_epoch: int) -> FilteredRange:
+    service = ServiceClass.RECOVERY
+    ledger_id = ledger_of(LOG_ID, epoch)
+    return FilteredRange(ReadRange(ledger_id, first, last, 1, seal_epoch, service=service))
 
 
 def _without_row(record: Record) -> tuple[Any, ...]:
@@ -306,14 +366,14 @@ class StoreFacts(NamedTuple):
 
     log: LogNode
     log_version: int
-    segments: dict[Epoch, tuple[Segment, int]]
+    segments: dict[Epoch, tuple[AnySegment, int]]
     owner: fx.Owner | None
 
 
 class StoreMachine:
     """The metadata store: compare-and-set, and an assert on every illegal transition."""
 
-    def __init__(self, shape: Shape, writes: WriteTable, *, is_fresh: bool) -> None:
+    def __init__(self, shape: AnyShape, writes: WriteTable, *, is_fresh: bool) -> None:
         self.rng = ScriptedRandom()
         self._writes = writes
         log = LogNode(LOG_ID, "ns", "log", shape.config())

@@ -13,6 +13,7 @@ import itertools
 import time
 from array import array
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tests.explore.model import Found, Scenario, State, World
@@ -31,6 +32,8 @@ class Result:
     fault: str = ""
     trace: list[str] = field(default_factory=list)
     local: str = ""
+    states: Sequence[State] = ()
+    """All that were reached."""
 
     @property
     def states_per_s(self) -> float:
@@ -105,7 +108,7 @@ def search(scenario: Scenario, *, state_count_max: int, is_deep: bool = False) -
                 waiting.append(len(seen) - 1)
     result.is_complete = not waiting
     result.depth = max(seen.depths)
-    result.state_count = len(seen)
+    result.state_count, result.states = len(seen), seen.states
     result.seconds = time.perf_counter() - began_s
     result.local = world.count_local()
     return result

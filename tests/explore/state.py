@@ -18,6 +18,8 @@ from collections import deque
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Final, Protocol
 
+from duramen.core.flexible.nodeset import NodesetRow
+from duramen.core.flexible.segment import AnySegment, FlexibleSegment
 from duramen.core.log_node import LogNode
 from duramen.core.segment import Segment, Totals
 from duramen.core.sequencer.append_pipeline import AppendPipeline
@@ -36,7 +38,7 @@ Out = tuple[Any, ...]
 
 _TIMES: Final = frozenset({
     "probe_at_us", "retry_at_us", "_retry_at_us", "due_us", "_record_again_at_us", "again_at_us",
-    "_owed_end_us", "_drain_end_us", "_mode_due_us",
+    "_owed_end_us", "_drain_end_us", "_mode_due_us", "late_us", "_retry_us",
 })  # fmt: skip
 """Instants: only their distance from now can decide anything, and what is past is just due."""
 
@@ -44,10 +46,13 @@ _LEFT_OUT: Final = frozenset({
     "_ports", "_put", "_rule", "_context", "_unix_ms", "outbox", "config",
     "change_count", "roll_count", "takeover_count", "recovered_count",
     "recovery_count", "loss_count", "stall_count", "fence_reason", "reason", "_reason",
-    "_refusal", "log_id", "_arrivals_us",
+    "_refusal", "log_id", "_arrivals_us", "_nodes", "_selector", "_listed", "_tally", "_suffices",
+    "incomplete_since_us",
 })  # fmt: skip
 """Constants of a world, and counters and sentences that only people read; arrivals, since every
-batch is due at once where logs flush immediately, as here."""
+batch is due at once where logs flush immediately, as here. Of a wave writer the nodeset and what
+the lists say of it, which stay; the selector, whose plans can be made anew and which has no sticky
+blocks here; since when entries are incomplete, by which owners alone judge."""
 
 _BORROWED: Final[Mapping[type, tuple[str, ...]]] = {
     Takeover: ("_carried", "_changes", "_intent", "_older", "_stalled"),
@@ -87,6 +92,10 @@ class ScriptedRandom(random.Random):
 
     def shuffle(self, x: Any) -> None:
         """Leave the order."""
+
+    def random(self) -> float:
+        """Always the same: which of several bookies that are alike a copyset has says nothing."""
+        return 0.25
 
     def uniform(self, a: float, b: float) -> float:
         """The middle."""
@@ -194,16 +203,8 @@ def freeze(value: Any, now_us: int = 0) -> Hashable:
             return value.name
         case Member():
             return value.bookie
-        case Segment():
-            fragments = tuple((f.first_entry, freeze(f.ensemble)) for f in value.fragments)
-            end = (value.last_entry, value.holes, freeze(value.totals), value.start_seq_num)
-            return (
-                value.epoch, value.state.name, fragments, end, value.bound, value.ack_mode,
-                value.nonce,
-            )  # fmt: skip
-        case LogNode():
-            total = freeze(value.totals)
-            return value.next_epoch, value.last_clean_epoch, total, value.nonce
+        case Segment() | FlexibleSegment() | NodesetRow() | LogNode():
+            return _freeze_node(value)
         case Totals():
             return value.record_count
         case RollPolicy():
@@ -222,6 +223,8 @@ def freeze(value: Any, now_us: int = 0) -> Hashable:
             # the order of sends within one step, which the network does not keep anyway.
             is_set = bool(value) and isinstance(value[0], Member)
             return tuple(sorted(items, key=repr) if is_set else items)
+        case set() | frozenset():
+            return tuple(sorted([freeze(item, now_us) for item in value], key=repr))
         case dict():
             pairs = [(freeze(k, now_us), freeze(v, now_us)) for k, v in value.items()]
             return tuple(sorted(pairs, key=repr))
@@ -229,6 +232,23 @@ def freeze(value: Any, now_us: int = 0) -> Hashable:
     borrowed = _BORROWED.get(type(value), ())
     own = {name: one for name, one in list_fields(value).items() if name not in borrowed}
     return type(value).__name__, *_freeze_fields(own, now_us)
+
+
+def _freeze_node(value: AnySegment | NodesetRow | LogNode) -> Hashable:
+    """What the metadata store keeps."""
+    if isinstance(value, NodesetRow):
+        return value.number, value.member.bookie
+    if isinstance(value, LogNode):
+        return value.next_epoch, value.last_clean_epoch, freeze(value.totals), value.nonce
+    if isinstance(value, FlexibleSegment):
+        counts = (value.own_count, value.guest_count, value.missing_record_count)
+        placing: Hashable = (tuple(map(_freeze_node, value.nodes)), *counts)
+    else:
+        placing = tuple((f.first_entry, freeze(f.ensemble)) for f in value.fragments)
+    end = (value.last_entry, value.holes, freeze(value.totals), value.start_seq_num)
+    return (
+        value.epoch, value.state.name, placing, end, value.bound, value.ack_mode, value.nonce,
+    )  # fmt: skip
 
 
 def list_fields(value: Any) -> Mapping[str, Any]:

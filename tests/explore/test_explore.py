@@ -8,18 +8,21 @@ of a core (or of the explorer) and prints the steps that lead to it. The large b
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
+from duramen.core.flexible.property import ReplicationProperty
 from duramen.core.quorum import write_sets
-from tests.explore.machines import RecoveryMachine, SequencerMachine, WriterMachine
-from tests.explore.model import Scenario
+from tests.explore.flexible import FlexibleScenario, Nodeset
+from tests.explore.model import Budget, Scenario
 from tests.explore.mutants import MUTANTS, MajorityRecoveryMachine
-from tests.explore.nodes import BookieMachine, Shape
+from tests.explore.nodes import Shape
 from tests.explore.search import search
 from tests.explore.state import Automaton, Event, Out, ScriptedRandom
 from tests.explore.worlds import BOUNDS, Bounded
 
+RP = ReplicationProperty
 STATE_COUNT_MAX = 500_000
 
 EXPECTED = {
@@ -37,6 +40,15 @@ EXPECTED = {
     "r16-no-write-back": "D2:",
     "early-append": "E1:",
     "early-append-unsealed": "E1:",
+    "r22-holders-are-counted": "D2:",
+    "r22-lng-over-a-gap": "L1:",
+    "v3-here-under-a-seal": "F1:",
+    "v3-to-loss": "D1: closed at -1",
+    "r23-counted-cover": "F1:",
+    "r23-to-loss": "D1: closed at -1",
+    "r24-silence-is-absence": "D1: closed at -1",
+    "r24-end-at-a-hole": "D1: closed at -1",
+    "r24-no-write-back": "D2:",
     "literal-f1": "F1:",
 }
 
@@ -78,7 +90,7 @@ def test_a_majority_is_wrong_exactly_where_arithmetic_says(shape: tuple[int, int
     assert bool(result.fault) == is_wrong, f"\n{result}"
 
 
-WATCHED = ("change, 1/1/1 of 2", "crash, 2/2/1", "chain with faults, 1/1/1")
+WATCHED = ("change, 1/1/1 of 2", "crash, 2/2/1", "chain with faults, 1/1/1", "crash, 1 + 1 of 2")
 
 
 @pytest.mark.parametrize("name", WATCHED)
@@ -93,6 +105,27 @@ def test_states_that_are_held_equal_behave_equally(name: str) -> None:
     automata = (world.bookie, world.store, *world.processes.values())
     compared_count = sum(_compare_ways(automaton) for automaton in automata)
     assert compared_count > 500
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        FlexibleScenario("one recoverer", Nodeset((1, 1, 1), RP(2))),
+        FlexibleScenario("two recoverers", Nodeset((1, 1), RP(2, 2)), Budget(), recoverers=2),
+        FlexibleScenario("holes", Nodeset((1, 1), RP(2, 2), 2, "out_of_order"), Budget()),
+    ],
+    ids=lambda scenario: scenario.name,
+)
+def test_a_reduced_world_shows_all_that_the_whole_one_shows(scenario: FlexibleScenario) -> None:
+    """And nothing else: which orders are left out, and that bookies sync at once, hides nothing."""
+    reduced, whole = (
+        search(dataclasses.replace(scenario, is_reduced=is_reduced), state_count_max=200_000)
+        for is_reduced in (True, False)
+    )
+    assert reduced.is_complete and whole.is_complete, f"\n{reduced}\n{whole}"
+    shown = [{found.world.show(state) for state in found.states} for found in (reduced, whole)]
+    assert shown[0] == shown[1]
+    assert 4 * reduced.state_count < whole.state_count
 
 
 def test_a_search_is_the_same_every_time() -> None:
@@ -143,11 +176,9 @@ def _compare_ways(automaton: Automaton) -> int:
 
 
 def _without_mutation(scenario: Scenario) -> Scenario:
-    return dataclasses.replace(
-        scenario,
-        bookie=BookieMachine,
-        writer=WriterMachine,
-        recovery=RecoveryMachine,
-        sequencer=SequencerMachine,
-        fence="pushed",
-    )
+    names = {"bookie", "writer", "recovery", "sequencer", "fence"}
+    clean: dict[str, Any] = {
+        f.name: f.default for f in dataclasses.fields(scenario) if f.name in names
+    }
+    assert clean.keys() == names
+    return dataclasses.replace(scenario, **clean)

@@ -3,6 +3,7 @@
 `small` belongs to the test run: every world is seen whole. `large` is for nights and for changes of
 a core: worlds with two recoverers, three sequencers and more faults; those that are too large to be
 seen whole are searched depth first up to a number of states, so that histories reach their ends.
+Of a nodeset "2 + 2 of 2" is two racks of two bookies, and two copies that span as many racks.
 
 Called by `__main__.py` and `test_explore.py`. Source: docs/explorer.md.
 """
@@ -12,8 +13,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from duramen.core.flexible.property import ReplicationProperty
+from tests.explore.flexible import FlexibleScenario, Nodeset
 from tests.explore.model import Budget, Scenario
 from tests.explore.nodes import Shape
+
+RP = ReplicationProperty
 
 
 class Bounded(NamedTuple):
@@ -37,6 +42,23 @@ _SMALL: Final = (
     Bounded(
         Scenario("chain with faults, 1/1/1", Shape(1, 1, 1, 1), Budget(1, 1, 1, 0, 1, 1),
                  sequencers=2)
+    ),
+    Bounded(FlexibleScenario("one more wave, 2 + 2 of 2", Nodeset((2, 2), RP(2, 2)))),
+    Bounded(
+        FlexibleScenario("one more wave, two recoverers, 3 of 2", Nodeset((1, 1, 1), RP(2)),
+                         recoverers=2)
+    ),
+    Bounded(
+        FlexibleScenario("out of order, one more wave, 1 + 1 of 2",
+                         Nodeset((1, 1), RP(2, 2), 2, "out_of_order"))
+    ),
+    Bounded(
+        FlexibleScenario("crash, 1 + 1 of 2", Nodeset((1, 1), RP(2, 2)),
+                         Budget(crashes=1, waves=1), is_reduced=False)
+    ),
+    Bounded(
+        FlexibleScenario("guest, 1 + 1 of 2", Nodeset((1, 1), RP(2, 2), spare_racks=(1,)),
+                         Budget(timeouts=1, timers=1), is_reduced=False)
     ),
 )  # fmt: skip
 
@@ -90,6 +112,14 @@ _LARGE: Final = (
         Scenario("chain, unknown, torn, 2/2/2", Shape(2, 2, 2, 2),
                  Budget(unknowns=1, timers=2, torn_views=1), sequencers=2),
         1_000_000, is_deep=True,
+    ),
+    Bounded(
+        FlexibleScenario("one more wave, two recoverers, 2 + 2 of 2", Nodeset((2, 2), RP(2, 2)),
+                         recoverers=2)
+    ),
+    Bounded(
+        FlexibleScenario("out of order, one more wave, two recoverers, 1 + 1 of 2",
+                         Nodeset((1, 1), RP(2, 2), 2, "out_of_order"), recoverers=2)
     ),
     # Breadth first: two takeovers may outbid each other for ever, so this world has no end.
     Bounded(
