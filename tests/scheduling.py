@@ -2,14 +2,16 @@
 
 pytest-xdist hands out whole files (`--dist loadfile`), so that what a module's fixtures start is
 started once. Here is the order: files that are marked `long` first, then those that wait for real
-processes, then the others; and when nothing else runs any more, one worker alone carries out the
-tests that are marked `quiet`, because they measure what a busy machine would distort. Files that
-share a worker's cluster go to a worker that has one. All of it is one run of pytest, whose closing
-line counts everything.
+processes, then the light ones, which start nothing; and when nothing else runs any more, one worker
+alone carries out the tests that are marked `quiet`, because they measure what a busy machine would
+distort. Files that share a worker's cluster go to a worker that has one. All of it is one run of
+pytest, whose closing line counts everything.
 
 There is a worker for each processor and one more, as far as memory goes: then two processors are
-busy all the time. With two more the run takes as long and each test longer, until Spark gives up a
-Python worker that needs ten seconds to begin (a bound of Spark's own, which cannot be set).
+busy while there are processes to wait for. With two more the run takes as long and each test
+longer, until Spark gives up a Python worker that needs ten seconds to begin (a bound of Spark's
+own, which cannot be set). Light tests wait for a disk, a timer or a socket for two thirds of their
+time, so *helpers* join once only they are left; until then they have nothing to do.
 Loaded by `tests/conftest.py`. Source: CONTRIBUTING.md "Three tiers of tests".
 """
 
@@ -34,19 +36,32 @@ WAITING_WORKERS: Final = 1
 WORKER_BYTES: Final = 3 << 29
 """1.5 GiB: what a worker has imported, a local cluster of 0.5 GB, Spark in one of four."""
 
+HELPER_COUNT: Final = 2
+"""Workers for light files alone."""
+
+HELPER_BYTES: Final = 1 << 29
+"""What a worker has imported."""
+
 SHARED_FIXTURE: Final = "shared_cluster"
 
 QUIET_SUFFIX: Final = "::quiet"
 """Behind the name of a file: the tests of it that are marked so."""
 
 _RANKED_MARKS: Final = ("long", "process", "zookeeper")
+_LIGHT: Final = len(_RANKED_MARKS)
+
+_HELPERS: Final = pytest.StashKey[int]()
 
 
 @pytest.hookimpl
-def pytest_xdist_auto_num_workers() -> int:
-    """What `-n auto` means here: one more than processors, as far as memory goes."""
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """What `-n auto` means here: one more than processors, and helpers, as far as memory goes."""
+    free_bytes = _free_bytes()
     wanted = len(os.sched_getaffinity(0)) + WAITING_WORKERS
-    return max(1, min(wanted, _free_bytes() // WORKER_BYTES))
+    count = max(1, min(wanted, free_bytes // WORKER_BYTES))
+    left_bytes = max(0, free_bytes - count * WORKER_BYTES)
+    config.stash[_HELPERS] = helpers = min(HELPER_COUNT, left_bytes // HELPER_BYTES)
+    return count + helpers
 
 
 @pytest.hookimpl
@@ -57,6 +72,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFil
 
 class QuietLast(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
     """Spreads files over workers; keeps quiet tests until a single worker is left for them.
+
+    The last workers are the helpers; of a number that somebody asked for none is.
 
     A worker begins a test only when it knows the next one, or that there is none. So the workers
     that are not kept are told to end when only quiet tests are left, and the kept one, which may
@@ -73,7 +90,7 @@ class QuietLast(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
     ) -> None:
         """Note it, and see whether the kept worker may go on now."""
         super().mark_test_complete(node, item_index, duration)
-        if self._has_only_quiet():
+        if self._has_only_quiet() or self._awaits_helpers():
             for other in self.nodes:
                 self._reschedule(other)
 
@@ -94,6 +111,8 @@ class QuietLast(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
     def _assign_work_unit(self, node: WorkerController) -> None:
         if self._has_only_quiet() and not self._may_be_quiet(node):
             return
+        if self._is_helper(node) and self._has_heavy():
+            return
         # The first who comes gets a cluster to share, and then all who use it, until others idle.
         is_wanted = self._is_sharer(node) or not any(map(self._is_sharer, self.nodes))
         chosen = min(self.workqueue, key=lambda scope: self._rank(scope, is_wanted=is_wanted))
@@ -111,6 +130,23 @@ class QuietLast(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
     def _has_only_quiet(self) -> bool:
         return bool(self.workqueue) and all(map(is_quiet, self.workqueue))
 
+    def _awaits_helpers(self) -> bool:
+        """Whether only light files are left, and a helper has not heard of it."""
+        idle = (node for node in self._list_helpers() if not self.assigned_work[node])
+        return any(idle) and not self._has_heavy()
+
+    def _has_heavy(self) -> bool:
+        """Whether a file is left that a helper must not take."""
+        return any(rank(scope) < _LIGHT for scope in self.workqueue)
+
+    def _is_helper(self, node: WorkerController) -> bool:
+        return node in self._list_helpers()
+
+    def _list_helpers(self) -> list[WorkerController]:
+        count = self.config.stash.get(_HELPERS, 0)
+        numbers = range(self.numnodes - count, self.numnodes)
+        return [node for node in self.nodes if _number_of(node) in numbers]
+
     def _kept_node(self) -> WorkerController | None:
         return next((node for node in self.nodes if not node.shutting_down), None)
 
@@ -124,6 +160,11 @@ class QuietLast(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
 
     def _rank(self, scope: str, *, is_wanted: bool) -> tuple[int, bool, int]:
         return rank(scope), is_sharing(scope) != is_wanted, -len(self.workqueue[scope])
+
+
+def _number_of(node: WorkerController) -> int:
+    """Workers are gw0, gw1, …; one in place of one that died has the next number."""
+    return int(node.gateway.id.removeprefix("gw"))
 
 
 def is_quiet(scope: str) -> bool:
@@ -144,12 +185,12 @@ def is_sharing(scope: str) -> bool:
 
 
 def rank(scope: str) -> int:
-    """Where a file stands: long ones, processes, servers, the rest, and the quiet ones."""
+    """Where a file stands: long ones, processes, servers, the light ones, and the quiet ones."""
     if is_quiet(scope):
-        return len(_RANKED_MARKS) + 1
+        return _LIGHT + 1
     marks = _read_marks(scope)
     found = (place for place, mark in enumerate(_RANKED_MARKS) if mark in marks)
-    return next(found, len(_RANKED_MARKS))
+    return next(found, _LIGHT)
 
 
 @cache

@@ -7,6 +7,7 @@ there is none. Whose turn it is, is drawn. Source: tests/scheduling.py.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -54,9 +55,12 @@ class PlayedWorker:
 class Run:
     """A scheduler with its workers, played to the end."""
 
-    def __init__(self, tests: list[str], *, workers: int, seed: int) -> None:
+    def __init__(self, tests: list[str], *, workers: int, seed: int, helpers: int = 0) -> None:
         option = SimpleNamespace(loadscopereorder=True)
-        config: Any = SimpleNamespace(option=option, getvalue=lambda _name: ["popen"] * workers)
+        stash = {scheduling._HELPERS: helpers}
+        config: Any = SimpleNamespace(
+            option=option, stash=stash, getvalue=lambda _name: ["popen"] * workers
+        )
         self.tests = tests
         self.done: list[str] = []
         self.ran: list[tuple[str, str]] = []
@@ -72,8 +76,9 @@ class Run:
         """What is handed out with a test."""
         return self._scheduler._split_scope(test)
 
-    def play(self, *, crashes: int = 0) -> None:
-        """To the end; the first quiet tests that are begun kill their worker, as often as said."""
+    def play(self, *, crashes: int = 0, kills: Callable[[str], bool] | None = None) -> None:
+        """To the end; as often as said a test that `kills`, or else is quiet, kills its worker."""
+        kills = kills or is_quiet
         for _ in range(1_000):
             for worker in self._workers:
                 if worker.shutting_down and not worker.waiting and not worker.has_ended:
@@ -87,7 +92,7 @@ class Run:
             if not ready:
                 break
             worker = self._rng.choice(ready)
-            is_crash = crashes > len(self.crashed) and self._is_quiet(worker.waiting[0])
+            is_crash = crashes > len(self.crashed) and kills(self.tests[worker.waiting[0]])
             (self._crash if is_crash else self._step)(worker)
         assert all(worker.has_ended for worker in self._workers), "a worker waits for ever"
         assert not self._scheduler.has_pending
@@ -111,7 +116,7 @@ class Run:
         assert crashed is not None
         self.crashed.append(crashed)
         worker.waiting, worker.has_ended = [], True
-        substitute = PlayedWorker(f"{worker.gateway.id}'")
+        substitute = PlayedWorker(f"gw{len(self._workers)}")
         self._workers.append(substitute)
         self._join(substitute)
         self._scheduler.schedule()
@@ -179,10 +184,43 @@ def test_a_worker_with_a_shared_cluster_gets_the_files_that_use_it(
     assert len({worker for worker, name in run.ran if "tests/c/" in name}) == 1
 
 
-def test_a_worker_that_dies_in_the_quiet_part_is_replaced() -> None:
-    run = Run(name_tests(*MARKS), workers=3, seed=2)
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize(("workers", "helpers"), [(2, 1), (5, 2), (9, 4)])
+def test_helpers_get_light_files_once_no_other_is_left(
+    workers: int, helpers: int, seed: int
+) -> None:
+    run = Run(name_tests(*MARKS, count=8), workers=workers, helpers=helpers, seed=seed)
+    run.play()
+    assert sorted(run.done) == sorted(run.tests)
+    quiet = [name for name in run.tests if is_quiet(name)]
+    assert set(run.done[-len(quiet) :]) == set(quiet)
+    by_helpers = {
+        run.scope_of(name) for worker, name in run.ran if int(worker[2:]) >= workers - helpers
+    }
+    assert by_helpers <= {"tests/a/test_plain.py", "tests/a/test_other.py"}
+
+
+def test_helpers_help_as_soon_as_they_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    marks = {"tests/a/test_long.py": "process"} | {f"tests/c/test_{n}.py": "" for n in range(9)}
+    monkeypatch.setattr(scheduling, "_read_marks", lambda scope: frozenset(marks[scope].split()))
+    monkeypatch.setattr("tests.unit.test_scheduling.MARKS", marks)
+    run = Run(name_tests(*marks), workers=4, helpers=2, seed=1)
+    run.play()
+    assert {worker for worker, _ in run.ran} == {"gw0", "gw1", "gw2", "gw3"}
+
+
+@pytest.mark.parametrize("helpers", [0, 1, 2])
+def test_a_worker_that_dies_in_the_quiet_part_is_replaced(helpers: int) -> None:
+    run = Run(name_tests(*MARKS), workers=3, helpers=helpers, seed=2)
     run.play(crashes=1)
     assert len(run.crashed) == 1
+    assert sorted({*run.done, *run.crashed}) == sorted(run.tests)
+
+
+def test_who_takes_a_dead_workers_place_takes_its_files() -> None:
+    run = Run(name_tests(*MARKS), workers=2, helpers=1, seed=3)
+    run.play(crashes=3, kills=lambda name: "test_long" in name or "test_server" in name)
+    assert len(run.crashed) == 3
     assert sorted({*run.done, *run.crashed}) == sorted(run.tests)
 
 
