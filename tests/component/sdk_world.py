@@ -200,8 +200,9 @@ class FakeCluster:
                     end, ahead = log.mark(log.tail), log.mark(log.tail + log.ahead)
                     answer = {"tail": end, "released": end, "acknowledged": ahead}
                     return 200, orjson.dumps(answer)
-                if rest == ["segments"]:
-                    return 200, orjson.dumps({"segments": [{"epoch": 1, "state": "OPEN"}]})
+                if rest in (["segments"], ["epochs"]):
+                    one = {"epoch": 1, "state": "OPEN", "config_version": 1}
+                    return 200, orjson.dumps({rest[0]: [one], "configs": {"1": {}}})
                 answer = self._change(log, method, verb, document)
                 if method != "GET":
                     await self._meet_change_fault()

@@ -65,7 +65,7 @@ HANDED_OVER = (
 )
 """Become another program, whose arguments and codes these are."""
 
-OF_THIS_MACHINE = ("run", "completion", "apply", "verify", *HANDED_OVER)
+OF_THIS_MACHINE = ("run", "completion", "apply", "verify", "log rebuild", *HANDED_OVER)
 """Ask no proxy, or something else first."""
 
 
