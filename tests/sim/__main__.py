@@ -83,6 +83,13 @@ ARCHIVE: Final = (
     "hot copies released", "cold read", "cold store unreachable",
 )  # fmt: skip
 
+METADATA_LOGS: Final = (
+    "metadata log made", "metadata epoch claimed", "metadata epoch closed", "metadata move",
+    "segment node moved", "metadata log rewritten", "metadata log trimmed",
+    "metadata commit: conflict", "metadata commit: unknown", "records of a move that never came",
+    "moved segment listed",
+)  # fmt: skip
+
 REPAIR: Final = (
     # A drain to call back has to be under way: that may be missed.
     *(f"fault: {fault}" for fault in REPAIR_FAULTS if fault != "drain cancelled"),
@@ -119,7 +126,8 @@ REQUIRED: Final = (
     *(f"log {step}" for step in LOG_STEPS),
     *(f"writer {step}" for step in WRITER_STEPS),
     *(f"recovery {step}" for step in RECOVERY_STEPS),
-    *EXACTLY_ONCE, *PROXIES, *OWNERSHIP, *LIFE, *READERS, *ARCHIVE, *REPAIR, *GOSSIP, *HARD_TIMES,
+    *EXACTLY_ONCE, *PROXIES, *OWNERSHIP, *LIFE, *READERS, *ARCHIVE, *METADATA_LOGS,
+    *REPAIR, *GOSSIP, *HARD_TIMES,
     "segment new → OPEN", "segment OPEN → IN_RECOVERY", "segment IN_RECOVERY → CLOSED",
     "segment OPEN → CLOSED", "segment with holes", "gap reported", "ensemble change",
     "entries written back", "member suspended",

@@ -34,6 +34,7 @@ from duramen.ids import (
     Member,
     SequencerId,
     epoch_of,
+    is_metadata_log,
     ledger_of,
     log_of,
 )
@@ -81,7 +82,7 @@ class Checkers:
         self._locations = locations
         self._rules = rules
         self._pipelined = frozenset(pipelined)
-        self._tally = Tally()
+        self._tally = self.tally = Tally()
         self._records: dict[LogId, LogRecord] = {}
         self._segments: dict[LogId, SegmentRecord] = {}
         self._ledgers: dict[LedgerId, LedgerHoldings] = {}
@@ -544,6 +545,12 @@ class Checkers:
         """As `HintRecord.on_owner`."""
         self._hints.on_owner(log_id, owner, replaced, by_hint=by_hint)
 
+    # --- metadata logs: N1 -----------------------------------------------------------------------
+
+    def count_holders(self, ledger_id: LedgerId, entry_id: EntryId, crc: int) -> int:
+        """How many bookies ever held these bytes of an entry."""
+        return self._holdings(ledger_id).holders(entry_id, crc).bit_count()
+
     # --- memory: M1 ------------------------------------------------------------------------------
 
     def on_memory(self, now_us: int, what: str, size: int, bound: int) -> None:
@@ -565,7 +572,9 @@ class Checkers:
             heads: where the read began, if not with the oldest segment: what is truncated is not
                 repaired, and may be gone before it is given up.
         """
-        for log_id in sorted({*complete, *self._records, *self._segments}):
+        judged = {*complete, *self._records, *self._segments}
+        # Of metadata logs nobody asks for all: `moved_record` judges what counts.
+        for log_id in sorted(log_id for log_id in judged if not is_metadata_log(log_id)):
             first = Epoch(self._life.first_live_epoch(log_id)), EntryId(0)
             first = max(first, heads.get(log_id, first))
             # What was given up while it was read is not asked for.

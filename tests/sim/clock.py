@@ -23,6 +23,7 @@ from uuid import UUID
 
 from duramen.ids import Incarnation
 from duramen.runtime.members import gossiping, witnessing
+from duramen.runtime.metadata_log import entry_reads
 from duramen.runtime.reading import bookies, cold_reads, log_reader, tail
 from duramen.runtime.sequencer import (
     bookie_lanes,
@@ -38,7 +39,7 @@ from duramen_bookie.repair import inventory, pulling
 from duramen_bookie.upkeep import repair_queue
 from duramen_readproxy.following import feed, record_reader, streams
 from duramen_sequencer import append_frames, fencing, log_host
-from duramen_sequencer.life import boundaries
+from duramen_sequencer.life import boundaries, keeping, metadata_epochs, metadata_logs
 from duramen_sequencer.ownership import reaching
 from duramen_sequencer.repair import (
     auditor,
@@ -53,6 +54,7 @@ from duramen_writeproxy import lanes
 from duramen_writeproxy.intake import session, stream_route
 from tests.sim import known_bytes
 from tests.sim.frames import Frames, ProxyFrames, SimFrame
+from tests.sim.keeping import CountedClaimLink, short_lived_config
 from tests.sim.reading.watched import WatchedCursor
 from tests.sim.watched_driver import InjectedFault, WatchedDriver
 from tests.sim.world import World
@@ -95,6 +97,9 @@ class _Clock:
 
     def monotonic_ns(self) -> int:
         return self._world.now_us * 1_000
+
+    def monotonic(self) -> float:
+        return self._world.now_us / SECOND
 
     def perf_counter(self) -> float:
         return self._world.now_us / SECOND
@@ -227,7 +232,7 @@ def _list_bindings(world: World, seed: int) -> list[_Binding]:
         *(_Binding(m, "_read_clock_us", now_us) for m in (bookie_lanes, node_watch, store_lane)),
         _Binding(node_watch, "LISTED", _Silence()),
         *(_Binding(m, "calls", damaging) for m in (bookie_lanes, store_lane)),
-        *(_Binding(m, "calls", frames) for m in (history, boundaries)),
+        *(_Binding(m, "calls", frames) for m in (history, boundaries, entry_reads)),
         *(
             _Binding(bookie_lanes, name, getattr(damaging, name))
             for name in ("pack_filtered_reads", "parse_filtered_answers")
@@ -259,7 +264,10 @@ def _list_bindings(world: World, seed: int) -> list[_Binding]:
         *(_Binding(bookies, name, getattr(readers, name)) for name in _READ_CODEC),
         *(_Binding(m, "time", clock) for m in (rounds, rebalancing, operations)),
         *(_Binding(m, "time", clock) for m in (inventory, pulling)),
-        _Binding(commits, "secrets", _Nonces(rng)),
+        *(_Binding(m, "secrets", _Nonces(rng)) for m in (commits, keeping)),
+        _Binding(keeping, "time", clock),
+        _Binding(metadata_epochs, "ClaimLink", CountedClaimLink),
+        _Binding(metadata_logs, "metadata_log_config", short_lived_config),
         *(_Binding(module, "uuid4", uuid4) for module in (identity, repair_queue)),
         _Binding(inventory, "run_in_thread", _run_at_once),
         *(_Binding(storage, name, _Silence()) for name in _METRICS),

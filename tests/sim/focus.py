@@ -13,13 +13,17 @@ from typing import Any, Final, NamedTuple
 
 from duramen.config import LogConfig, Retention, Tiering, parse_log_config
 from duramen.units import MS, SECOND
+from tests.sim.garbage import collected_afterwards
 from tests.sim.options import Options, draw_options
-from tests.sim.run import Result, Run, collected_afterwards
+from tests.sim.run import Result, Run
 
 _DURATION_US: Final = 25 * SECOND
 _CALM_US: Final = 800 * MS
 _RELEASING_US: Final = 100 * SECOND
 """Longer than a repair that was under way may last after a release (`archive.record`)."""
+
+
+_MOVING_US: Final = 60 * SECOND
 
 
 class Focus(NamedTuple):
@@ -46,10 +50,15 @@ class Focus(NamedTuple):
     does_release: bool = False
     """Segments are short, archived and released at once, under repair; the run is a long one."""
 
+    does_move: bool = False
+    """Segments are short, archived and released at once, and their nodes move to metadata logs."""
+
 
 def draw_focused(seed: int, focus: Focus) -> Options:
     """The options of a seed, with no fault but those."""
     drawn = draw_options(seed, copysets=focus.copysets)
+    if focus.does_move:
+        return _draw_moving(drawn, focus)
     if focus.does_release:
         return _draw_releasing(drawn, focus)
     return replace(
@@ -60,6 +69,7 @@ def draw_focused(seed: int, focus: Focus) -> Options:
         has_repair=False,
         has_gossip=focus.has_gossip,
         archiver_count=0,
+        has_metadata_logs=False,
         log_kinds=tuple((_focus_log(log, focus), None) for log in drawn.logs),
         faults=focus.faults,
         calm_us=_CALM_US,
@@ -83,6 +93,7 @@ def _draw_releasing(drawn: Options, focus: Focus) -> Options:
         has_repair=True,
         has_gossip=focus.has_gossip,
         archiver_count=2,
+        has_metadata_logs=False,
         log_kinds=tuple((_release_log(log), None) for log in drawn.logs),
         faults=focus.faults,
         calm_us=2 * SECOND,
@@ -92,6 +103,31 @@ def _draw_releasing(drawn: Options, focus: Focus) -> Options:
         duplicate_ratio=0.0,
         clock_skew_us=0,
         newer=(),
+    )
+
+
+def _draw_moving(drawn: Options, focus: Focus) -> Options:
+    """What leaves the metadata store leaves it early, from one sequencer's hands to another's."""
+    assert (focus.shape, focus.ack_mode) == (None, None), focus
+    unknown_ratio = drawn.unknown_ratio if focus.unknown_ratio is None else focus.unknown_ratio
+    return replace(
+        drawn,
+        duration_us=_MOVING_US,
+        places=drawn.places[: len(drawn.places) - drawn.spare_count],
+        spare_count=0,
+        has_repair=False,
+        has_gossip=focus.has_gossip,
+        archiver_count=2,
+        has_metadata_logs=True,
+        log_kinds=tuple((_release_log(log), None) for log in drawn.logs),
+        faults=focus.faults,
+        calm_us=_CALM_US,
+        is_beyond_budget=False,
+        unknown_ratio=unknown_ratio,
+        appends_per_s=60,
+        loss_ratio=0.0,
+        duplicate_ratio=0.0,
+        clock_skew_us=0,
     )
 
 

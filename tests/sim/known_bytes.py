@@ -28,11 +28,13 @@ _NODE_COUNT: Final = 256
 
 know_entry = lru_cache(_ENTRY_COUNT)(check_entry)
 _know_log = lru_cache(_NODE_COUNT)(metadata_json.read_log)
+_know_any_log = lru_cache(_NODE_COUNT)(metadata_json.read_any_log)
 _know_segment = lru_cache(_NODE_COUNT)(metadata_json.read_segment)
 _know_any_segment = lru_cache(_NODE_COUNT)(metadata_json.read_any_segment)
 
 NODE_READERS: Final = {
-    "read_log": _know_log, "read_segment": _know_segment, "read_any_segment": _know_any_segment,
+    "read_log": _know_log, "read_any_log": _know_any_log,
+    "read_segment": _know_segment, "read_any_segment": _know_any_segment,
 }  # fmt: skip
 
 
@@ -61,5 +63,5 @@ def list_node_readers() -> list[tuple[ModuleType, str, Any]]:
 
 def forget() -> None:
     """A run begins."""
-    for known in (know_entry, know_records, _know_log, _know_segment, _know_any_segment):
+    for known in (know_entry, know_records, *NODE_READERS.values()):
         known.cache_clear()

@@ -82,6 +82,10 @@ class Promise(Generic[T]):
         """Whether the task that waited was cancelled."""
         return self._is_cancelled
 
+    def _make_cancelled_error(self) -> asyncio.CancelledError:
+        """As `gather` asks futures for it."""
+        return asyncio.CancelledError()
+
     def done(self) -> bool:
         """Whether it is over."""
         return self._is_settled

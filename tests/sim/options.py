@@ -76,6 +76,9 @@ lets go of everything: what takeovers must know has to survive all the same."""
 _ARCHIVE_RATIO: Final = 0.25
 """Seeds with an archive: released segments are read from elsewhere, which hides what bookies do."""
 
+_METADATA_RATIO: Final = 0.5
+"""Of the seeds with an archive, those in which segment nodes leave the metadata store."""
+
 _REPAIR_RATIO: Final = 0.4
 """Seeds with repair: it is the dearest part of a run, and hides what only happens without it."""
 
@@ -113,6 +116,8 @@ class Options:
     has_gossip: bool
     """Sequencers ping one another, bookies are asked about them, write proxies listen."""
     archiver_count: int
+    has_metadata_logs: bool
+    """Sequencers run keepers: nodes of released segments move to metadata logs."""
     sequencer_count: int
     client_count: int
     producer_count: int
@@ -193,8 +198,7 @@ def draw_options(
     archive, skew = random.Random(f"archive {seed}"), random.Random(f"skew {seed}")
     rare, flexible = random.Random(f"rare {seed}"), random.Random(f"flexible {seed}")
     faults += tuple(fault for fault in RARE_FAULTS if rare.random() < _RARE_RATIO)
-    has_archive = archive.random() < _ARCHIVE_RATIO
-    tiered = archive if has_archive else None
+    tiered = archive if archive.random() < _ARCHIVE_RATIO else None
     if has_repair:
         faults += tuple(fault for fault in REPAIR_FAULTS if repair.random() < 0.6)
     has_gossip, more_faults = _draw_gossip(seed)
@@ -206,7 +210,8 @@ def draw_options(
         has_repair=has_repair,
         has_reliefs=random.Random(f"relief {seed}").random() < _RELIEF_RATIO,
         has_gossip=has_gossip,
-        archiver_count=2 * has_archive,
+        archiver_count=0 if tiered is None else 2,
+        has_metadata_logs=tiered is not None and _draw_metadata_logs(seed),
         sequencer_count=rng.choice((2, 2, 3)),
         client_count=rng.choice((2, 3, 3)),
         producer_count=rng.choice((1, 2, 3)),
@@ -238,6 +243,10 @@ def draw_options(
         newer=_draw_newer(seed),
         clock_skew_us=skew.choice(_SKEWS_US) if skew.random() < _SKEW_RATIO else 0,
     )
+
+
+def _draw_metadata_logs(seed: int) -> bool:
+    return random.Random(f"metadata log {seed}").random() < _METADATA_RATIO
 
 
 def _draw_gossip(seed: int) -> tuple[bool, tuple[str, ...]]:

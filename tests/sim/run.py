@@ -10,10 +10,9 @@ Called by `__main__` and `test_sim`. Documented in docs/testing.md.
 
 from __future__ import annotations
 
-import contextlib
 import gc
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -35,25 +34,29 @@ from duramen.wire.metadata_json import BookieNode as OwnFields
 from duramen.wire.metadata_json import (
     encode_log,
     encode_node,
+    read_any_log,
     read_any_segment,
     read_bookie,
-    read_log,
 )
 from tests.sim.archive.archiver import Archiver
 from tests.sim.archive.cold_files import ColdFiles
 from tests.sim.checkers import Checkers, Violation
 from tests.sim.clock import virtual_time
+from tests.sim.errors import format_finding
 from tests.sim.exact_clients import ExactClient
+from tests.sim.garbage import collected_afterwards
 from tests.sim.log_kinds import list_members, rule_of_configs
 from tests.sim.long_sleeps import LongSleeps
 from tests.sim.members.hints import OwnerWatch
 from tests.sim.metadata import PATHS, Store, StoreSession
+from tests.sim.metadata_logs import MetadataLogWatch
 from tests.sim.nemesis import Nemesis
 from tests.sim.network import Network
 from tests.sim.options import ASKED_ZOMBIE, Options, draw_options
 from tests.sim.processes import CLUSTER, BookieNode
 from tests.sim.reading.final import WholeReader
-from tests.sim.reading.proxy import Cluster
+from tests.sim.reading.listing import ListingReader
+from tests.sim.reading.proxy import Cluster, ReadProxy
 from tests.sim.reading.subscribers import Subscriber, SubscriberNode
 from tests.sim.repair.copies import CopyJudge
 from tests.sim.repair.copy_record import REPAIR
@@ -130,6 +133,7 @@ class Run:
         cluster = {"uuid": CLUSTER, "last_log_id": len(options.logs)}
         self.store.put(PATHS.cluster, encode_node(cluster))
         self._log_paths = [PATHS.log(LogId(i + 1)) for i in range(len(options.logs))]
+        self.metadata_logs = MetadataLogWatch(world, self.store, self.checkers, rules)
         for number, config in enumerate(options.logs):
             log_id = LogId(number + 1)
             log = LogNode(log_id, "ns", f"log-{number}", config)
@@ -162,7 +166,7 @@ class Run:
         self.exact = self._make_exact_client(options.client_count, options)
         self._askers = self._make_askers()
         self._make_readers()
-        self.judge = CopyJudge(self.store, self.bookies, self.segments, self._list_logs, rules)
+        self.judge = CopyJudge(self.store, self.bookies, self.segments, self._list_all_logs, rules)
         self.nemesis = Nemesis(
             world,
             options=options,
@@ -214,7 +218,7 @@ class Run:
             SubscriberNode(world, index, regions, cluster) for index in range(options.reader_count)
         ]
         self.tails = TailNode(world, options.places[0][0], cluster)
-        self.final_readers: list[WholeReader] = []
+        self.final_readers: list[ReadProxy] = []
         self._does_move = True
         world.at(300 * MS, self._move_readers)
 
@@ -245,7 +249,7 @@ class Run:
                 self._tear_down()
             except Exception as error:  # a finding as in the run itself
                 # What ends goes on from whatever was found: only the first finding counts.
-                found = f"at the end: {_format_finding(error)}"
+                found = f"at the end: {format_finding(error)}"
                 result = replace(result, violation=result.violation or found)
             return result
 
@@ -267,6 +271,7 @@ class Run:
             self.world.advance(self.options.duration_us)
             self._heal()
             if self._converge():
+                self._check_moved()
                 complete = self._read_all()
                 self._wait_subscribers(complete)
                 self.checkers.finish(complete, self.final_tokens, self._heads)
@@ -275,7 +280,7 @@ class Run:
         except Exception as error:  # a core that raises is a finding like any other
             is_judged = isinstance(error, Violation | AssertionError)
             self.world.note("world", "violation" if is_judged else "error", str(error))
-            violation = _format_finding(error)
+            violation = format_finding(error)
         finally:
             setattr(snapshots, _SNAPSHOTS, kept[0])
             setattr(retention, _LOOK_AGAIN, kept[1])
@@ -380,7 +385,7 @@ class Run:
 
         One that still reads or claims may open the next epoch, so it is waited for.
         """
-        is_done = True
+        is_done = self.metadata_logs.is_closed
         for log_id, log in self._list_logs():
             is_done = is_done and not log.unclosed_epochs
             for sequencer in self.sequencers.values():
@@ -404,9 +409,26 @@ class Run:
         refused = self.world.counts["exact append: log_ended"] - before
         assert refused == len(ended), f"{ended} were ended, {refused} refuse appends"
 
+    def _list_all_logs(self) -> list[tuple[LogId, LogNode]]:
+        return [*self._list_logs(), *self.metadata_logs.list_nodes()]
+
     def _list_logs(self) -> list[tuple[LogId, LogNode]]:
         log_ids = [LogId(number + 1) for number in range(len(self.options.logs))]
         return [(log_id, self.find_log(log_id)) for log_id in log_ids]
+
+    def _check_moved(self) -> None:
+        """What may leave the metadata store leaves it, and readers list what has left."""
+        watch = self.metadata_logs
+        if not self.options.has_metadata_logs or self.options.is_beyond_budget:
+            return
+        if not self._wait(lambda: not watch.list_due()):
+            raise Stuck("liveness", f"keepers leave this undone: {watch.list_due()}")
+        reader = ListingReader(self.world, self.options.places[0][0], self.cluster)
+        self.final_readers.append(reader)
+        if not self._wait(lambda: reader.is_done):
+            raise Stuck("liveness", f"segments cannot be listed: {reader.failure}")
+        for listing in reader.listings:
+            watch.check_listing(listing)
 
     def _read_all(self) -> dict[LogId, list[tuple[Dlsn, int, bytes]]]:
         """A fresh reader for each log, from the oldest segment that is left to its end.
@@ -497,12 +519,17 @@ class Run:
             recovery.segment, recovery._lac, end, recovery._absent_entries, recovery._gone
         )
 
+    def on_metadata_entry(self, ledger_id: LedgerId, entry_id: EntryId, payload: bytes) -> None:
+        self.metadata_logs.record.on_entry_sent(ledger_id, entry_id, payload)
+
     def on_memory(self, now_us: int, what: str, size: int, bound: int) -> None:
         self.checkers.on_memory(now_us, what, size, bound)
 
     def _on_applied(self, op: Op, before: bytes | None, session: StoreSession) -> None:
+        if self.metadata_logs.on_applied(op, before, session):
+            return
         if isinstance(op, Set) and before is not None and op.path in self._log_paths:
-            self._report_log_changed(read_log(before), read_log(op.data))
+            self._report_log_changed(read_any_log(before), read_any_log(op.data))
             return
         if isinstance(op, DeleteNode) and before is not None and "/segments/" in op.path:
             self._report_removed(read_any_segment(before))
@@ -603,15 +630,17 @@ class Run:
         self.checkers.on_log_changed(self.world.now_us, before, after)
 
     def _report_removed(self, segment: AnySegment) -> None:
-        self.world.counts["segment node removed"] += 1
         self.segments.pop(segment.ledger_id, None)
+        if self.metadata_logs.has_moved(segment):
+            return
+        self.world.counts["segment node removed"] += 1
         self.checkers.on_segment_removed(segment.log_id, segment.epoch)
 
     def find_log(self, log_id: LogId) -> LogNode:
         """The log node as it is now."""
         stored = self.store.find(PATHS.log(log_id))
         assert stored is not None
-        return read_log(stored.data)
+        return read_any_log(stored.data)
 
     def _report_closed(self, segment: AnySegment, author: SequencerId) -> None:
         assert segment.last_entry is not None and segment.totals is not None
@@ -641,25 +670,6 @@ class _Refused(Exception):
     """Beyond the budget: what is lost cannot be read, and the system says so."""
 
 
-def _format_finding(error: Exception) -> str:
-    """As a text: not every error travels between processes."""
-    if isinstance(error, Violation):
-        return str(error)
-    if isinstance(error, AssertionError):
-        return f"assertion at {_place_of(error)}: {error}"
-    return f"{error!r} at {_place_of(error)}"
-
-
-def _place_of(error: BaseException) -> str:
-    trace = error.__traceback__
-    places = []
-    while trace is not None:
-        code = trace.tb_frame.f_code
-        places.append(f"{code.co_filename.rsplit('/', 1)[-1]}:{trace.tb_lineno} {code.co_name}")
-        trace = trace.tb_next
-    return " < ".join(reversed(places[-6:]))
-
-
 def run_seed(
     seed: int,
     *,
@@ -680,20 +690,3 @@ def play_uncollected(
     gc.disable()
     drawn = draw_options(seed, duration_us=duration_us, copysets=copysets)
     return Run(seed, drawn=drawn).play()
-
-
-@contextlib.contextmanager
-def collected_afterwards() -> Iterator[None]:
-    """No garbage collection but one, at the end: a run makes 10 to 20 MiB, nearly none of it in
-    cycles, and to look through all of that again and again is a fifth of its time."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        # What finalizers let go of (coroutines have them) is found in a later pass, and the last
-        # run, which a gauge of the process held, after this one.
-        while gc.collect():
-            pass
-        if was_enabled:
-            gc.enable()

@@ -36,6 +36,7 @@ from duramen.ids import (
     LogId,
     Member,
     SequencerId,
+    metadata_log_of,
 )
 from duramen.runtime.http_client import PeerClient
 from duramen.runtime.metadata_log.entry_reads import open_segment_nodes
@@ -46,14 +47,16 @@ from duramen.runtime.stores.metadata_store import MetadataError, SessionState
 from duramen.units import MS, SECOND
 from duramen.wire.control_record import encode_control
 from duramen.wire.entry import CONTROL, STATE, encode_entry
-from duramen.wire.metadata_json import encode_log, read_bookie, read_log
+from duramen.wire.metadata_json import encode_log, read_any_log, read_bookie
 from duramen_sequencer.append_frames import AppendFrames
 from duramen_sequencer.fencing import set_token
+from duramen_sequencer.life.keeping import Keeping
 from duramen_sequencer.life.retention import RetentionRounds
 from duramen_sequencer.ownership.hand_over import HandOver, Operation
 from duramen_sequencer.ownership.reaching import Reaching
 from duramen_sequencer.ownership.reliefs import LogReliefs
 from tests.sim.hosting import CountedLink, SimHost, SimProbes, SimRoster
+from tests.sim.keeping import make_keeping
 from tests.sim.log_kinds import copies_of
 from tests.sim.members.hints import HintMarks, MarkedHints
 from tests.sim.members.seats import SimGossiping
@@ -108,6 +111,7 @@ class SequencerNode(Node):
         self.host: SimHost
         self.lanes: BookieLanes
         self.retention: RetentionRounds
+        self.keeping: Keeping | None = None
         self.marks: HintMarks
         self.gossiping: SimGossiping | None = None
         self.seat: AuditSeat | None = None
@@ -118,6 +122,7 @@ class SequencerNode(Node):
         self._roster = SimRoster()
         self._seen: set[str] = set()
         self._sequencers: dict[str, tuple[str, ...]] = {}
+        self._has_metadata_logs = options.has_metadata_logs
         self._has_reliefs = options.has_reliefs
         self._has_gossip = options.has_gossip
         self._unreached: tuple[str, ...] = ()
@@ -164,8 +169,12 @@ class SequencerNode(Node):
         self._frames = AppendFrames(self.host)
         self._hand_over = HandOver(self.host, peers)
         segments = open_segment_nodes(self.link.store, self.link.paths, self.lanes)
+        self.keeping = None
+        if self._has_metadata_logs:
+            self.keeping = make_keeping(self, self.host, segments.records)
+            self.keeping.start()
         self.retention = RetentionRounds(
-            self.link, segments, self.host.looks_after, self.context.rng,
+            self.link, segments, self.host.looks_after, self.context.rng, keeper=self.keeping,
             now_unix_ms=lambda: self.context.unix_ms(self.world.now_us),
         )  # fmt: skip
         self.session.open()
@@ -211,6 +220,8 @@ class SequencerNode(Node):
             await self.seat.stop()
         if self.gossiping is not None:
             await self.gossiping.stop()
+        if self.keeping is not None:
+            await self.keeping.stop()
         busy = [driver for driver in self.drivers.values() if not driver.is_done]
         await self.host.stop()
         self.world.counts["stopped in peace"] += all(driver.is_done for driver in busy)
@@ -223,6 +234,8 @@ class SequencerNode(Node):
     def _on_session(self, state: SessionState) -> None:
         self.world.note(self.name, f"session {state.value}")
         self.host.on_session(state)
+        if self.keeping is not None:
+            self.keeping.on_session(state)
         if state is SessionState.CONNECTED:
             self._store.sequencers[self.name] = self.session
             self._store.report_rosters()
@@ -371,7 +384,7 @@ class SequencerNode(Node):
             await self.session.sync(path)
             stored = await self.session.get(path)
             assert stored is not None
-            log = read_log(stored.data)
+            log = read_any_log(stored.data)
             before = self._turn(log_id, log.config)
             config = before.model_copy(update={
                 "replication": self._draw_replication(before),
@@ -441,14 +454,17 @@ class SequencerNode(Node):
 
     async def _look_after(self) -> None:
         """As `RetentionRounds.run_round`, one log after the other."""
-        for number in range(self._log_count):
+        log_ids = [LogId(number + 1) for number in range(self._log_count)]
+        if self._has_metadata_logs:
+            log_ids += [metadata_log_of(log_id) for log_id in log_ids]
+        for log_id in log_ids:
             try:
-                await self.retention._visit(LogId(number + 1))
+                await self.retention._visit(log_id)
             except MetadataError:
                 return
 
     def validate(self) -> None:
-        for driver in self.drivers.values():
+        for driver in self.host._list_drivers():
             cast(WatchedDriver, driver).validate()
         self.context.nodes.validate()
 

@@ -28,10 +28,11 @@ from duramen.ids import Dlsn, LogId
 from duramen.units import GIB, HOUR, MINUTE, MS, SECOND
 from duramen.wire.metadata_json import read_node
 from tests.sim.checkers import Checkers
+from tests.sim.garbage import collected_afterwards
 from tests.sim.metadata import PATHS
 from tests.sim.network import STORE
 from tests.sim.options import Options, draw_options
-from tests.sim.run import Result, Run, Stuck, collected_afterwards
+from tests.sim.run import Result, Run, Stuck
 from tests.sim.sequencers import SequencerNode
 from tests.sim.watched_driver import InjectedFault
 

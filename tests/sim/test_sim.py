@@ -52,6 +52,8 @@ WORKER_COUNT: Final = 2
 DIGEST_SEEDS: Final = sized(fast=2, gate=50, night=200)
 REPAIR_SEED: Final = 4
 """Drained, removed, lost and replaced bookies, in few events: played whole."""
+METADATA_SEED: Final = 40
+"""Segment nodes move to a metadata log and are listed there, of one log."""
 FLEXIBLE_SEED: Final = 9
 """Its readers once had the clock of the machine: each run of it was another one."""
 
@@ -60,6 +62,7 @@ from tests.sim.run import run_seed
 for seed in range(9001, {9001 + DIGEST_SEEDS}):
     print(seed, run_seed(seed, duration_us={3 * SECOND}).digest)
 print("repair", run_seed({REPAIR_SEED}).digest)
+print("metadata", run_seed({METADATA_SEED}, copysets={DRAWN!r}).digest)
 print("flexible", run_seed({FLEXIBLE_SEED}, copysets="flexible").digest)
 """
 
@@ -125,7 +128,7 @@ def test_a_seed_is_a_run_whatever_the_hash_seed() -> None:
         )
     outputs = [run.communicate()[0] for run in runs]
     assert [run.returncode for run in runs] == [0, 0]
-    assert len(outputs[0].splitlines()) == DIGEST_SEEDS + 2
+    assert len(outputs[0].splitlines()) == DIGEST_SEEDS + 3
     assert outputs[0] == outputs[1]
 
 
@@ -148,6 +151,14 @@ def test_the_seed_with_repair_repairs(sweep: list[Result]) -> None:
     (result,) = [result for result in sweep if result.seed == REPAIR_SEED]
     swaps = sum(n for name, n in result.counts.items() if name.startswith("copies swapped"))
     assert swaps > 0 and result.counts["everything repaired"] == 1
+
+
+def test_half_of_the_seeds_with_an_archive_have_keepers() -> None:
+    seeds = range(1, 401)
+    drawn = [options for seed in seeds if (options := draw_options(seed)).archiver_count]
+    keeping = [options for options in drawn if options.has_metadata_logs]
+    assert (len(keeping), len(drawn)) == (51, 98)
+    assert all("has_metadata_logs=True" in options.format() for options in keeping)
 
 
 def test_a_trace_changes_nothing_but_what_is_kept() -> None:

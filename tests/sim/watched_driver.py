@@ -18,12 +18,22 @@ from duramen.core.sequencer.ledger_writer import WriterState
 from duramen.core.sequencer.log_state import LogState
 from duramen.core.sequencer.recovery import RecoveryState
 from duramen.core.sequencer.takeover.older_epochs import AnyRecovery
-from duramen.ids import NOTHING, EntryId, Epoch, LogId, Member, SequencerId
+from duramen.ids import (
+    NOTHING,
+    EntryId,
+    Epoch,
+    LedgerId,
+    LogId,
+    Member,
+    SequencerId,
+    is_metadata_log,
+)
 from duramen.runtime.sequencer.log_driver import LogDriver, stops_at_faults
 from duramen.units import MIB
 
 if TYPE_CHECKING:
-    from tests.sim.hosting import SimHost
+    from tests.sim.metadata import StoreSession
+    from tests.sim.sequencers import SequencerNode
 
 _BEFORE_COVER: Final = (RecoveryState.MARK, RecoveryState.SEAL)
 
@@ -51,6 +61,9 @@ class Watcher(Protocol):
     def on_recovered(self, recovery: FlexibleRecovery) -> None:
         """A recovery of a flexible segment is about to close it."""
 
+    def on_metadata_entry(self, ledger_id: LedgerId, entry_id: EntryId, payload: bytes) -> None:
+        """A keeper has an entry of a metadata log stored."""
+
     def on_memory(self, now_us: int, what: str, size: int, bound: int) -> None:
         """Something that is bounded."""
 
@@ -60,7 +73,8 @@ class WatchedDriver(LogDriver):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._node = cast("SimHost", self._home).node
+        # A metadata log's driver has another home than those of its process.
+        self._node = cast("SequencerNode", cast("StoreSession", self._link.store).node)
         self._world = self._node.world
         self._watcher = self._node.watcher
         self._is_acting = False
@@ -91,6 +105,8 @@ class WatchedDriver(LogDriver):
             case fx.SendAdd() | fx.SendWave():
                 if not effect.is_recovery:
                     self._crcs[effect.entry] = int.from_bytes(effect.payload[4:8], "little")
+                if is_metadata_log(self.log_id):
+                    self._watcher.on_metadata_entry(effect.ledger_id, effect.entry, effect.payload)
             case fx.Complete():
                 counts["append was there before"] += effect.is_duplicate
             case fx.CompleteEarly():

@@ -19,6 +19,8 @@ from duramen.core.reading.replica_order import Place
 from duramen.core.sequencer.exactly_once.stamps import SnapshotPart, TokenRecord
 from duramen.ids import NOTHING, EntryId, Epoch, LogId, ledger_of
 from duramen.runtime.http_client import PeerClient
+from duramen.runtime.metadata_log.records import MetadataRecords
+from duramen.runtime.metadata_log.segment_nodes import SegmentNodes
 from duramen.runtime.reading.bookies import RangeFetcher
 from duramen.runtime.reading.cache import EntryCache
 from duramen.runtime.reading.positioning.log_view import LiveLog
@@ -27,7 +29,7 @@ from duramen.runtime.reading.tail import TailFinder
 from duramen.runtime.stores.metadata_store import MetadataStore
 from duramen.units import KIB, MS
 from duramen.wire.entry_history import read_history
-from duramen.wire.metadata_json import read_any_segment, read_log
+from duramen.wire.metadata_json import read_any_log, read_any_segment
 from duramen_readproxy.following.feed import Feeds
 from tests.sim.archive.cold_files import ColdFiles
 from tests.sim.checkers import Checkers
@@ -86,6 +88,9 @@ class ReadProxy(Node):
         cold_files = self.cluster.cold_files
         cold = None if cold_files is None else ColdFileReads(cold_files, self)
         self.fetcher = RangeFetcher(self._bookies, EntryCache(_CACHE_BYTES), cold)
+        self.segment_nodes = SegmentNodes(
+            store, PATHS, MetadataRecords(store, PATHS, self.fetcher.fetch_run)
+        )
         self.finder = TailFinder(self._bookies, self.fetcher)
         self.feeds = Feeds(self.fetcher)
         self.positions = Positions(lambda: self.world.now_us // MS)
@@ -102,7 +107,7 @@ class ReadProxy(Node):
         follower = self._followers.get(log_id)
         if follower is None:
             store = cast(MetadataStore, self.session)
-            follower = WatchedFollower(self.world, store, log_id, self.history)
+            follower = WatchedFollower(self.world, store, log_id, self.segment_nodes, self.history)
             self._followers[log_id] = follower
         return follower
 
@@ -118,7 +123,7 @@ class ReadProxy(Node):
         """The log node as it is now, for what is judged."""
         stored = self.cluster.store.find(PATHS.log(log_id))
         assert stored is not None
-        return read_log(stored.data)
+        return read_any_log(stored.data)
 
     def note_delivered(self, reader: int, log_id: LogId, epoch: Epoch) -> None:
         """Before records of a segment are told of: what may be shown of it, and its holes."""

@@ -15,12 +15,12 @@ from typing import Any, Protocol, cast
 from duramen.core.reading.effects import CancelRead, Effect, Gap, Skip
 from duramen.core.status import BookieStatus
 from duramen.ids import NOTHING, EntryId, Epoch, LedgerId, LogId, Member, ledger_of
+from duramen.runtime.metadata_log.segment_nodes import SegmentNodes
 from duramen.runtime.reading.bookies import Bookies
 from duramen.runtime.reading.log_reader import LogCursor
 from duramen.runtime.reading.metadata import LogFollower
 from duramen.runtime.stores.metadata_store import MetadataStore
 from duramen.wire.bookie_calls import ReadAnswer, ReadRange
-from tests.moved_log import make_segment_nodes
 from tests.sim.metadata import PATHS
 from tests.sim.processes import BookieNode
 from tests.sim.world import World
@@ -48,8 +48,15 @@ class History(Protocol):
 class WatchedFollower(LogFollower):
     """The metadata of one log in one process, and what its cursors may show of each segment."""
 
-    def __init__(self, world: World, store: MetadataStore, log_id: LogId, history: History) -> None:
-        super().__init__(store, PATHS, log_id, make_segment_nodes(store, PATHS))
+    def __init__(
+        self,
+        world: World,
+        store: MetadataStore,
+        log_id: LogId,
+        segment_nodes: SegmentNodes,
+        history: History,
+    ) -> None:
+        super().__init__(store, PATHS, log_id, segment_nodes)
         self.world = world
         self.history = history
         self.bounds: dict[Epoch, EntryId] = {}
