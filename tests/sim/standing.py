@@ -55,6 +55,10 @@ _CALM_US: Final = (4 * SECOND, 10 * SECOND)
 _SPANS_US: Final = (2 * MINUTE, 2 * MINUTE, 3 * MINUTE, 5 * MINUTE)
 _HOUR_RATIO: Final = 0.06
 
+_APPENDS_PER_S: Final = 6
+_HOURS_APPENDS_PER_S: Final = 2
+"""An hour is for what comes with time; by its appends it would cost as much as all other seeds."""
+
 
 class Cut(NamedTuple):
     """One link that is cut: nothing goes from `source` to `target`."""
@@ -115,7 +119,7 @@ def draw_calm_options(seed: int, standing: Standing) -> Options:
         reader_count=1,
         faults=(),
         is_beyond_budget=False,
-        appends_per_s=6,
+        appends_per_s=_HOURS_APPENDS_PER_S if standing.span_us >= HOUR else _APPENDS_PER_S,
         appends_per_frame=2,
         loss_ratio=0.0,
         duplicate_ratio=0.0,

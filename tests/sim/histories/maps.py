@@ -51,6 +51,11 @@ def without(segment: FlexibleSegment, number: int, nonce: str = "repair.1") -> F
     return segment.without_node(NodeNumber(number), nonce)
 
 
+def recover(h: History, segment: FlexibleSegment, gone: Sequence[Member] = ()) -> None:
+    """A recovery is about to close it with entries 0 and 1, which it found above LNG."""
+    h.checkers.on_recovered(segment, EntryId(-1), EntryId(1), (), gone)
+
+
 # --- bad -----------------------------------------------------------------------------------------
 
 
@@ -104,6 +109,29 @@ def drained_and_in_a_map(h: History) -> None:
     h.checkers.on_drained(A, [], [closed(A, B)])
 
 
+def acknowledged_in_one_rack(h: History) -> None:
+    h.store((A, D), 0)
+    h.checkers.on_entry_acknowledged(h.tick(), opened(A, B, D), EntryId(0), 5)
+
+
+def recovered_with_one_copy(h: History) -> None:
+    h.store((A, B), 0)
+    h.store((C,), 1)
+    recover(h, opened(A, B, C))
+
+
+def recovered_in_one_rack(h: History) -> None:
+    for entry in (0, 1):
+        h.store((A, D), entry)
+    recover(h, opened(A, B, D))
+
+
+def recovered_with_a_disk_that_is_gone(h: History) -> None:
+    for entry in (0, 1):
+        h.store((A, B), entry)
+    recover(h, opened(A, B), gone=(B,))
+
+
 # --- good ----------------------------------------------------------------------------------------
 
 
@@ -112,6 +140,12 @@ def out_when_the_others_hold_it_all(h: History) -> None:
         h.store((A, B, C), entry)
     report(h, closed(A, B, C), without(closed(A, B, C), 0))
     h.checkers.on_drained(A, [], [without(closed(A, B, C), 0)])
+
+
+def recovered_where_the_property_asks(h: History) -> None:
+    for entry in (0, 1):
+        h.store((A, B), entry)
+    recover(h, opened(A, B, C), gone=(C,))
 
 
 def out_when_the_rest_is_needed_no_more(h: History) -> None:
@@ -133,10 +167,13 @@ BAD: dict[str, tuple[Play, ...]] = {
         out_where_the_other_disk_is_gone, out_of_what_is_written, taken_out_by_its_owner,
         moved_into_one_rack,
     ),
-    "D2": (drained_and_in_a_map,),
+    "D2": (
+        drained_and_in_a_map, acknowledged_in_one_rack, recovered_with_one_copy,
+        recovered_in_one_rack, recovered_with_a_disk_that_is_gone,
+    ),
 }  # fmt: skip
 
 GOOD: tuple[Play, ...] = (
     out_when_the_others_hold_it_all, out_when_the_rest_is_needed_no_more,
-    a_row_comes_before_it_holds_anything,
+    a_row_comes_before_it_holds_anything, recovered_where_the_property_asks,
 )  # fmt: skip
