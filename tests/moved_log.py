@@ -52,8 +52,8 @@ from duramen.wire.metadata_json import (
     Paths,
     encode_log,
     encode_segment,
-    read_any_log,
     read_any_segment,
+    read_log,
 )
 from duramen.wire.nodes.metadata_entries import pack_metadata_batches, read_metadata_entry
 from duramen.wire.record_batch import read_info
@@ -292,12 +292,12 @@ class MetadataLogTwin:
     async def _read_node(self, log_id: LogId) -> LogNode:
         found = await self._store.get(self._paths.log(log_id))
         assert found is not None, log_id
-        return read_any_log(found.data)
+        return read_log(found.data)
 
     async def _change(self, log_id: LogId, change: Callable[[LogNode], LogNode]) -> LogNode:
         path = self._paths.log(log_id)
         found = await self._store.get(path)
         assert found is not None, log_id
-        changed = change(read_any_log(found.data))
+        changed = change(read_log(found.data))
         await self._store.set(path, encode_log(changed), version=found.version)
         return changed

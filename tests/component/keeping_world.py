@@ -45,8 +45,8 @@ from duramen.units import MS
 from duramen.wire.metadata_json import (
     encode_log,
     encode_segment,
-    read_any_log,
     read_any_segment,
+    read_log,
 )
 from duramen.wire.nodes.metadata_entries import read_metadata_entry
 from duramen.wire.sequencer_calls import AppendedBatch
@@ -143,7 +143,7 @@ class World:
 
     async def read(self, log_id: LogId = LOG) -> LogNode | None:
         found = await self.store.get(PATHS.log(log_id))
-        return None if found is None else read_any_log(found.data)
+        return None if found is None else read_log(found.data)
 
     async def log(self, log_id: LogId = LOG) -> LogNode:
         log = await self.read(log_id)

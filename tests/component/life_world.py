@@ -37,7 +37,7 @@ from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.runtime.sequencer.node_watch import NodeWatch
 from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
 from duramen.units import HOUR, MS
-from duramen.wire.metadata_json import Paths, encode_log, encode_node, read_any_log, read_node
+from duramen.wire.metadata_json import Paths, encode_log, encode_node, read_log, read_node
 from duramen.wire.metadata_json import encode_segment as spell
 from duramen_sequencer.control import Control
 from duramen_sequencer.life.boundaries import Boundaries
@@ -99,7 +99,7 @@ class World:
     async def log(self, log_id: str) -> LogNode:
         stored = await self.store.get(PATHS.log(LogId(int(log_id))))
         assert stored is not None
-        return read_any_log(stored.data)
+        return read_log(stored.data)
 
     async def change(self, log: LogNode) -> None:
         stored = await self.store.get(PATHS.log(log.log_id))

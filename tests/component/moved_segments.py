@@ -32,7 +32,7 @@ from duramen.runtime.metadata_log.records import MetadataRecords
 from duramen.runtime.metadata_log.segment_nodes import SegmentNodes
 from duramen.runtime.stores.metadata_store import DeleteNode, MetadataStore, Set
 from duramen.wire.entry import encode_entry
-from duramen.wire.metadata_json import Paths, encode_log, encode_segment, read_any_log
+from duramen.wire.metadata_json import Paths, encode_log, encode_segment, read_log
 from duramen.wire.metadata_json import read_any_segment as read_segment
 from duramen.wire.nodes.metadata_entries import pack_metadata_batches
 from duramen.wire.record_batch import read_info
@@ -84,7 +84,7 @@ class MovedSegments:
         paths, log_path = self._paths, self._paths.log(self._log_id)
         found = await self._store.get(log_path)
         assert found is not None and not self.entries
-        log = read_any_log(found.data)
+        log = read_log(found.data)
         records: list[MetadataRecord] = []
         ops: list[Set | DeleteNode] = []
         for epoch in map(Epoch, range(log.first_live_epoch, through + 1)):

@@ -49,8 +49,8 @@ from duramen.wire.metadata_json import (
     Paths,
     encode_log,
     encode_segment,
-    read_any_log,
     read_any_segment,
+    read_log,
 )
 from duramen.wire.nodes.metadata_entries import pack_metadata_batches, read_metadata_entry
 from duramen.wire.record_batch import read_info
@@ -101,12 +101,12 @@ class World:
     async def read_log(self) -> LogNode:
         found = await self.store.get(PATHS.log(self.log_id))
         assert found is not None
-        return read_any_log(found.data)
+        return read_log(found.data)
 
     async def read_metadata_log(self) -> LogNode:
         found = await self.store.get(PATHS.log(metadata_log_of(self.log_id)))
         assert found is not None
-        return read_any_log(found.data)
+        return read_log(found.data)
 
     async def touch(self, path: str) -> None:
         """Somebody writes a node anew."""

@@ -21,7 +21,7 @@ from duramen.errors import DuramenError
 from duramen.ids import EntryId, Epoch, LogId, lsn_of, metadata_log_of
 from duramen.runtime.metadata_log.records import MetadataRecords
 from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
-from duramen.wire.metadata_json import Paths, encode_log, encode_segment, read_any_log
+from duramen.wire.metadata_json import Paths, encode_log, encode_segment, read_log
 from tests.component.moved_segments import FIRST, MEMBER, MovedSegments, released
 from tests.unit.nodes import make_log
 
@@ -65,13 +65,13 @@ class World:
     async def read_log(self, log_id: LogId) -> LogNode:
         found = await self.store.get(PATHS.log(log_id))
         assert found is not None
-        return read_any_log(found.data)
+        return read_log(found.data)
 
     async def change_log(self, log_id: LogId, change: Callable[[LogNode], LogNode]) -> None:
         path = PATHS.log(log_id)
         found = await self.store.get(path)
         assert found is not None
-        data = encode_log(change(read_any_log(found.data)))
+        data = encode_log(change(read_log(found.data)))
         await self.store.set(path, data, version=found.version)
 
 

@@ -32,7 +32,7 @@ from duramen.wire.metadata_json import (
     encode_log,
     encode_node,
     encode_tombstone,
-    read_any_log,
+    read_log,
     read_node,
     read_tombstone,
 )
@@ -225,7 +225,7 @@ async def make_metadata_log(world: World, log_id: LogId, *, is_open: bool = Fals
 async def read_metadata_log(world: World, metadata_log: LogId) -> LogNode:
     stored = await world.store.get(PATHS.log(metadata_log))
     assert stored is not None
-    return read_any_log(stored.data)
+    return read_log(stored.data)
 
 
 def test_a_metadata_log_is_purged_when_its_log_is_gone_and_not_before() -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from duramen.ids import LedgerId, LogId, log_of
-from duramen.wire.metadata_json import read_any_log
+from duramen.wire.metadata_json import read_log
 from tests.process.cluster import LocalCluster
 from tests.process.copies import open_store
 
@@ -45,5 +45,5 @@ async def read_versions(cluster: LocalCluster, log_id: LogId) -> LogVersions:
     assert log is not None, log_id
     # History of an epoch is told within a minute, in the background: a change for each epoch of the
     # metadata log, which is not the fault's.
-    by_path[paths.log(log_id)] -= read_any_log(log.data).metadata.epoch
+    by_path[paths.log(log_id)] -= read_log(log.data).metadata.epoch
     return LogVersions(by_path, len(epochs))

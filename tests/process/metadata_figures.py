@@ -28,7 +28,7 @@ from duramen.core.cold_copy import ColdCopy
 from duramen.core.quorum import Quorum
 from duramen.core.segment import Fragment, Segment, Totals
 from duramen.ids import BookieId, EntryId, Epoch, Incarnation, LogId, Member
-from duramen.wire.metadata_json import encode_log, encode_segment, read_any_log
+from duramen.wire.metadata_json import encode_log, encode_segment, read_log
 from tests.bench.machine import describe_machine
 from tests.process.cluster import LocalCluster, create_log, running_cluster
 from tests.process.copies import ask_until, open_store
@@ -73,7 +73,7 @@ async def put_segments(cluster: LocalCluster, log_id: LogId, count: int) -> None
         found = await store.get(paths.log(log_id))
         assert found is not None
         closed = replace(
-            read_any_log(found.data), next_epoch=Epoch(count + 1), last_clean_epoch=count,
+            read_log(found.data), next_epoch=Epoch(count + 1), last_clean_epoch=count,
             totals=Totals(1_000 * count, 1_000_000 * count, None, 1_000 * count),
         )  # fmt: skip
         grown = closed.with_stateless().with_first_hot_epoch(Epoch(count + 1), "figures")
@@ -96,7 +96,7 @@ async def wait_moved(cluster: LocalCluster, log_id: LogId, count: int) -> None:
         want_retention(cluster)
         async with open_store(cluster) as (store, paths):
             found = await store.get(paths.log(log_id))
-        return found is not None and read_any_log(found.data).metadata.through == count
+        return found is not None and read_log(found.data).metadata.through == count
 
     await ask_until(has_moved, MOVE_S, f"{count} segments to move")
 

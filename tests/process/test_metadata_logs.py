@@ -15,7 +15,7 @@ import pytest
 
 from duramen.core.log_node import LogNode
 from duramen.ids import Epoch, LogId, metadata_log_of
-from duramen.wire.metadata_json import read_any_log
+from duramen.wire.metadata_json import read_log
 from tests.process.cluster import LocalCluster, create_log, run, running_cluster
 from tests.process.copies import open_store
 from tests.process.hasty_sequencer import hasty, plain
@@ -48,10 +48,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         yield cluster
 
 
-async def read_log(cluster: LocalCluster, log_id: LogId) -> LogNode | None:
+async def read_node(cluster: LocalCluster, log_id: LogId) -> LogNode | None:
     async with open_store(cluster) as (store, paths):
         found = await store.get(paths.log(log_id))
-        return None if found is None else read_any_log(found.data)
+        return None if found is None else read_log(found.data)
 
 
 async def list_nodes(cluster: LocalCluster, log_id: LogId) -> list[int]:
@@ -83,7 +83,7 @@ def keeping_of(cluster: LocalCluster, node_id: str) -> dict[str, Any]:
 def wait_moved(cluster: LocalCluster, log_id: LogId, through: int) -> None:
     def has_moved() -> bool:
         want_retention(cluster)
-        log = run(read_log(cluster, log_id))
+        log = run(read_node(cluster, log_id))
         return log is not None and log.metadata.through == through
 
     wait_in_thread(has_moved, HANG_S, f"e{through} to move")
@@ -116,9 +116,9 @@ def test_released_segments_leave_zookeeper_and_are_read_as_before(cluster: Local
     wait_moved(cluster, log_id, newest - 1)
 
     assert run(list_nodes(cluster, log_id)) == [newest]
-    log = run(read_log(cluster, log_id))
+    log = run(read_node(cluster, log_id))
     assert log is not None and log.first_hot_epoch == newest
-    metadata_log = run(read_log(cluster, metadata_log_of(log_id)))
+    metadata_log = run(read_node(cluster, metadata_log_of(log_id)))
     assert metadata_log is not None and not metadata_log.unclosed_epochs, "each pass closes it"
     epochs = [row["epoch"] for row in list_segments(cluster, "long")]
     assert epochs == [row["epoch"] for row in before]

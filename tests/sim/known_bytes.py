@@ -28,14 +28,14 @@ _NODE_COUNT: Final = 256
 
 know_entry = lru_cache(_ENTRY_COUNT)(check_entry)
 _know_log = lru_cache(_NODE_COUNT)(metadata_json.read_log)
-_know_any_log = lru_cache(_NODE_COUNT)(metadata_json.read_any_log)
 _know_segment = lru_cache(_NODE_COUNT)(metadata_json.read_segment)
 _know_any_segment = lru_cache(_NODE_COUNT)(metadata_json.read_any_segment)
 
 NODE_READERS: Final = {
-    "read_log": _know_log, "read_any_log": _know_any_log,
-    "read_segment": _know_segment, "read_any_segment": _know_any_segment,
-}  # fmt: skip
+    "read_log": _know_log,
+    "read_segment": _know_segment,
+    "read_any_segment": _know_any_segment,
+}
 
 
 @lru_cache(_ENTRY_COUNT)

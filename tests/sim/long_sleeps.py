@@ -15,7 +15,7 @@ from typing import Final
 
 from duramen.limits import ZOOKEEPER_SESSION_S
 from duramen.units import SECOND
-from duramen.wire.metadata_json import read_any_log
+from duramen.wire.metadata_json import read_log
 from tests.sim.metadata import Store
 from tests.sim.world import Node, World
 
@@ -82,5 +82,5 @@ class LongSleeps:
         for path in self._log_paths:
             stored = self._store.find(path)
             assert stored is not None
-            heads.append(int(read_any_log(stored.data).first_live_epoch))
+            heads.append(int(read_log(stored.data).first_live_epoch))
         return heads

@@ -19,7 +19,7 @@ from duramen.core.segment import Segment
 from duramen.ids import Epoch, LogId, described_by, is_metadata_log, metadata_log_of
 from duramen.runtime.stores.metadata_store import Create, DeleteNode, Op, Set
 from duramen.units import MS, SECOND
-from duramen.wire.metadata_json import read_any_log, read_any_segment
+from duramen.wire.metadata_json import read_any_segment, read_log
 from tests.sim.checkers import Checkers
 from tests.sim.log_kinds import rule_of_configs
 from tests.sim.metadata import PATHS, Store, StoreSession
@@ -70,10 +70,10 @@ class MetadataLogWatch:
         """An operation of a commit was applied; True: it is of no other business."""
         if op.path in self._metadata_paths:
             if isinstance(op, Create | Set):
-                self._report_metadata_log(before, read_any_log(op.data))
+                self._report_metadata_log(before, read_log(op.data))
             return True
         if isinstance(op, Set) and before is not None and op.path in self._paths:
-            self._report_log(read_any_log(before), read_any_log(op.data))
+            self._report_log(read_log(before), read_log(op.data))
         elif isinstance(op, DeleteNode) and before is not None and "/segments/" in op.path:
             segment = read_any_segment(before)
             if not is_metadata_log(segment.log_id):
@@ -122,7 +122,7 @@ class MetadataLogWatch:
         if data is None:
             self._world.counts["metadata log made"] += 1
             return
-        before, log = read_any_log(data), self._find_log(described_by(log_id))
+        before, log = read_log(data), self._find_log(described_by(log_id))
         self.record.on_metadata_log_changed(log, before, after)
         # Its keeper is the operator who asks for it.
         self._checkers.on_truncation(log_id, is_asked=True)
@@ -146,7 +146,7 @@ class MetadataLogWatch:
         for log_id in map(metadata_log_of, self._log_ids):
             stored = self._store.find(PATHS.log(log_id))
             if stored is not None:
-                found.append((log_id, read_any_log(stored.data)))
+                found.append((log_id, read_log(stored.data)))
         return found
 
     @property
@@ -190,4 +190,4 @@ class MetadataLogWatch:
     def _find_log(self, log_id: LogId) -> LogNode:
         stored = self._store.find(PATHS.log(log_id))
         assert stored is not None
-        return read_any_log(stored.data)
+        return read_log(stored.data)

@@ -34,9 +34,9 @@ from duramen.wire.metadata_json import BookieNode as OwnFields
 from duramen.wire.metadata_json import (
     encode_log,
     encode_node,
-    read_any_log,
     read_any_segment,
     read_bookie,
+    read_log,
 )
 from tests.sim.archive.archiver import Archiver
 from tests.sim.archive.cold_files import ColdFiles
@@ -529,7 +529,7 @@ class Run:
         if self.metadata_logs.on_applied(op, before, session):
             return
         if isinstance(op, Set) and before is not None and op.path in self._log_paths:
-            self._report_log_changed(read_any_log(before), read_any_log(op.data))
+            self._report_log_changed(read_log(before), read_log(op.data))
             return
         if isinstance(op, DeleteNode) and before is not None and "/segments/" in op.path:
             self._report_removed(read_any_segment(before))
@@ -640,7 +640,7 @@ class Run:
         """The log node as it is now."""
         stored = self.store.find(PATHS.log(log_id))
         assert stored is not None
-        return read_any_log(stored.data)
+        return read_log(stored.data)
 
     def _report_closed(self, segment: AnySegment, author: SequencerId) -> None:
         assert segment.last_entry is not None and segment.totals is not None

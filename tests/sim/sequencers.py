@@ -47,7 +47,7 @@ from duramen.runtime.stores.metadata_store import MetadataError, SessionState
 from duramen.units import MS, SECOND
 from duramen.wire.control_record import encode_control
 from duramen.wire.entry import CONTROL, STATE, encode_entry
-from duramen.wire.metadata_json import encode_log, read_any_log, read_bookie
+from duramen.wire.metadata_json import encode_log, read_bookie, read_log
 from duramen_sequencer.append_frames import AppendFrames
 from duramen_sequencer.fencing import set_token
 from duramen_sequencer.life.keeping import Keeping
@@ -384,7 +384,7 @@ class SequencerNode(Node):
             await self.session.sync(path)
             stored = await self.session.get(path)
             assert stored is not None
-            log = read_any_log(stored.data)
+            log = read_log(stored.data)
             before = self._turn(log_id, log.config)
             config = before.model_copy(update={
                 "replication": self._draw_replication(before),

@@ -35,7 +35,7 @@ from duramen.wire.metadata_json import (
     Paths,
     encode_log,
     encode_name,
-    read_any_log,
+    read_log,
     read_node,
 )
 from duramen_sequencer.log_changes import CheckConfig, read_nonce, take_any_config
@@ -186,7 +186,7 @@ class Control:
         stored = await self._store.get(self._paths.log(log_id))
         if stored is None:
             raise DuramenError("metadata_unavailable", f"the node of log {log_id} is missing")
-        return _TakenName(read_any_log(stored.data), name.version, fields)
+        return _TakenName(read_log(stored.data), name.version, fields)
 
 
 def _known(log: LogNode, wanted: LogConfig, what: str, nonce: str) -> dict[str, Any]:

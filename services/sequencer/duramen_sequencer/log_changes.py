@@ -29,7 +29,7 @@ from duramen.runtime.registry import refuse_unspoken
 from duramen.runtime.sequencer.log_driver import now_us
 from duramen.runtime.stores.metadata_store import Conflict, MetadataStore, OutcomeUnknown
 from duramen.units import SECOND
-from duramen.wire.metadata_json import Paths, encode_log, read_any_log
+from duramen.wire.metadata_json import Paths, encode_log, read_log
 from duramen.wire.sequencer_calls import Redirect
 from duramen_sequencer.log_host import LogHost
 
@@ -267,7 +267,7 @@ class LogChanges:
         stored = await self._store.get(path)
         if stored is None:
             raise DuramenError("log_not_found", f"there is no log with id {log_id}", field="log")
-        log = read_any_log(stored.data)
+        log = read_log(stored.data)
         if log.is_deleted:
             raise DuramenError("log_deleted", f"log {log.namespace}/{log.name} was deleted")
         return log, stored.version

@@ -48,8 +48,8 @@ from duramen.wire.metadata_json import (
     PLACED_BY,
     Paths,
     encode_node,
-    read_any_log,
     read_any_segment,
+    read_log,
     read_node,
 )
 from duramen_sequencer.flexible.explanation import describe_nodeset, find_narrowness
@@ -281,7 +281,7 @@ class PlacementOperations:
         stored = await self._store.get(path)
         if stored is None:
             raise DuramenError("log_not_found", f"there is no log with id {log_id}", field="log")
-        return read_any_log(stored.data)
+        return read_log(stored.data)
 
     async def _read_owed(self, segment: Segment) -> set[Member]:
         """Members of the segment that are owed data, as far as it is recorded."""

@@ -34,8 +34,8 @@ from duramen.runtime.stores.metadata_store import (
 from duramen.wire.metadata_json import (
     Paths,
     encode_segment,
-    read_any_log,
     read_any_segment,
+    read_log,
     read_node,
 )
 
@@ -80,7 +80,7 @@ class ClusterNodes:
     async def read_log(self, log_id: LogId) -> LogNode | None:
         """The node of a log."""
         found = await self._store.get(self._paths.log(log_id))
-        return None if found is None else read_any_log(found.data)
+        return None if found is None else read_log(found.data)
 
     async def read_segment(self, log_id: LogId, epoch: Epoch) -> AnySegment | None:
         """The metadata of a segment, wherever they are; None: it was given up, or never was.
@@ -137,7 +137,7 @@ class ClusterNodes:
             segment = read_any_segment(found.data)
             if segment.nonce in nonces:
                 return segment
-            log = read_any_log(log_node.data)
+            log = read_log(log_node.data)
             if epoch <= log.metadata.through or (only_hot and epoch < log.first_hot_epoch):
                 return segment
             nonce = secrets.token_hex(12)

@@ -40,7 +40,7 @@ from duramen.wire.metadata_json import (
     encode_log,
     encode_node,
     encode_segment,
-    read_any_log,
+    read_log,
     read_node,
 )
 from duramen_spark.connection import Connection
@@ -226,7 +226,7 @@ class Restore:
         except OutcomeUnknown:
             await self._connection.metadata.sync(path)
             stored = await self._connection.metadata.get(path)
-            if stored is not None and read_any_log(stored.data).nonce == log.nonce:
+            if stored is not None and read_log(stored.data).nonce == log.nonce:
                 return stored.version
             raise
         except Conflict as conflict:

@@ -30,7 +30,7 @@ from duramen.runtime.stores.metadata_store import (
     Stored,
 )
 from duramen.units import MS, SECOND
-from duramen.wire.metadata_json import encode_segment, read_any_log, read_any_segment
+from duramen.wire.metadata_json import encode_segment, read_any_segment, read_log
 from tests.sim.metadata import PATHS
 from tests.sim.reading.proxy import Cluster, ReadProxy
 from tests.sim.world import World
@@ -87,7 +87,7 @@ class Archiver(ReadProxy):
         try:
             stored = await self.session.get(PATHS.log(log_id))
             assert stored is not None
-            log = read_any_log(stored.data)
+            log = read_log(stored.data)
             if log.config.tiering.policy == "none":
                 return
             # What has left the bookies is looked at too: it may be found broken.
@@ -165,7 +165,7 @@ class Archiver(ReadProxy):
         await self.session.sync(path)
         stored = await self.session.get(path)
         assert stored is not None
-        if self._is_only_copy(read_any_log(stored.data), segment):
+        if self._is_only_copy(read_log(stored.data), segment):
             self.world.counts["only copy found broken"] += 1
             return
         self._die_perhaps()

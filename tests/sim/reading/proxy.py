@@ -29,7 +29,7 @@ from duramen.runtime.reading.tail import TailFinder
 from duramen.runtime.stores.metadata_store import MetadataStore
 from duramen.units import KIB, MS
 from duramen.wire.entry_history import read_history
-from duramen.wire.metadata_json import read_any_log, read_any_segment
+from duramen.wire.metadata_json import read_any_segment, read_log
 from duramen_readproxy.following.feed import Feeds
 from tests.sim.archive.cold_files import ColdFiles
 from tests.sim.checkers import Checkers
@@ -123,7 +123,7 @@ class ReadProxy(Node):
         """The log node as it is now, for what is judged."""
         stored = self.cluster.store.find(PATHS.log(log_id))
         assert stored is not None
-        return read_any_log(stored.data)
+        return read_log(stored.data)
 
     def note_delivered(self, reader: int, log_id: LogId, epoch: Epoch) -> None:
         """Before records of a segment are told of: what may be shown of it, and its holes."""

@@ -22,8 +22,8 @@ from duramen.runtime.stores.metadata_store import MetadataStore
 from duramen.wire.metadata_json import (
     Paths,
     encode_segment,
-    read_any_log,
     read_any_segment,
+    read_log,
     read_node,
 )
 
@@ -92,7 +92,7 @@ class ListingCheck:
         path = self._paths.log(log_id)
         await self._store.sync(path)
         found = await self._store.get(path)
-        log = None if found is None else read_any_log(found.data)
+        log = None if found is None else read_log(found.data)
         nodes = await self._read_nodes(log_id)
         records, unreadable = await self._records.read_kept(log_id)
         return ListingReport(log_id, log is not None, examine(log, nodes, records), unreadable)

@@ -49,7 +49,7 @@ from duramen.runtime.metadata_log.segment_nodes import SegmentNodes
 from duramen.runtime.stores.metadata_store import MetadataStore
 from duramen.wire.bookie_calls import ReadRange, ServiceClass
 from duramen.wire.entry import read_entry_info
-from duramen.wire.metadata_json import Paths, read_any_log, read_any_segment, read_node
+from duramen.wire.metadata_json import Paths, read_any_segment, read_log, read_node
 from duramen.wire.repair_calls import Inventory, Source
 
 _PIECE_ENTRY_COUNT: Final = 8_192
@@ -144,7 +144,7 @@ class LogVerifier:
                 segments.append(read_any_segment(node.data))
                 continue
             again = await self._store.get(self._paths.log(log_id))
-            if again is not None and epoch not in live_epochs(read_any_log(again.data)):
+            if again is not None and epoch not in live_epochs(read_log(again.data)):
                 continue  # it was given up meanwhile
             report.add(FaultKey(Epoch(epoch), CopyFault.METADATA, None, "there is no segment node"))
         return log, segments
@@ -185,7 +185,7 @@ class LogVerifier:
         path = self._paths.log(log_id)
         await self._store.sync(path)
         found = await self._store.get(path)
-        return None if found is None else read_any_log(found.data)
+        return None if found is None else read_log(found.data)
 
     async def _fetch_run(
         self, segment: SegmentBase, first: EntryId, last: EntryId, bytes_max: int

@@ -56,7 +56,6 @@ __all__ = [
     "encode_node",
     "encode_segment",
     "encode_tombstone",
-    "read_any_log",
     "read_any_segment",
     "read_bookie",
     "read_confirmed",
@@ -220,16 +219,7 @@ def _encode_life(log: LogNode) -> dict[str, Any]:
 
 
 def read_log(data: bytes) -> LogNode:
-    """Read a log node, for who looks for segments in ZooKeeper alone.
-
-    Raises:
-        MetadataJsonError: the node is not a valid log, or one with a metadata log, or such a log.
-    """
-    return _read_log(SCHEMA, read_node(data))
-
-
-def read_any_log(data: bytes) -> LogNode:
-    """Read a log node, for who knows that segments' metadata may lie in a metadata log.
+    """Read a log node; segments of it may have their metadata in its metadata log.
 
     Raises:
         MetadataJsonError: the node is not a valid log.

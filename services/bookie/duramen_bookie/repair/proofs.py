@@ -17,7 +17,7 @@ from typing import Any, Final
 from duramen.core.segment import SegmentState
 from duramen.ids import BookieId, Epoch, LedgerId, LogId, epoch_of, log_of
 from duramen.runtime.stores.metadata_store import MetadataError, MetadataStore, Unavailable
-from duramen.wire.metadata_json import MetadataJsonError, Paths, read_any_log, read_any_segment
+from duramen.wire.metadata_json import MetadataJsonError, Paths, read_any_segment, read_log
 
 _LOG = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class MetadataProofs:
         await self._store.sync(path)
         found = await self._store.get(path)
         try:
-            node = None if found is None else read_any_log(found.data)
+            node = None if found is None else read_log(found.data)
         except MetadataJsonError as error:
             _LOG.warning("%s shows no epoch: %s", path, error)
             return None

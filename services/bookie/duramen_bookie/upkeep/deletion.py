@@ -36,8 +36,8 @@ from duramen.runtime.stores.metadata_store import (
 from duramen.wire.metadata_json import (
     MetadataJsonError,
     Paths,
-    read_any_log,
     read_any_segment,
+    read_log,
     read_node,
 )
 from duramen_bookie.upkeep.pacing import Periodic, monotonic_us
@@ -309,7 +309,7 @@ class Deletion:
 
     async def _read_log(self, log_id: LogId) -> LogNode | None:
         def parse(data: bytes) -> LogNode:
-            node = read_any_log(data)
+            node = read_log(data)
             if node.log_id != log_id:
                 raise MetadataJsonError(f"it holds {node}")
             return node

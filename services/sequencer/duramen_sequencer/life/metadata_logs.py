@@ -37,7 +37,7 @@ from duramen.runtime.stores.metadata_store import (
     Set,
     create_parents,
 )
-from duramen.wire.metadata_json import Paths, encode_log, read_any_log, read_any_segment
+from duramen.wire.metadata_json import Paths, encode_log, read_any_segment, read_log
 
 
 class MetadataLogNodes:
@@ -69,12 +69,12 @@ class MetadataLogNodes:
         found = await self._store.get(path)
         if found is None:
             return None
-        log = read_any_log(found.data)
+        log = read_log(found.data)
         metadata_log = await self._store.get(self._paths.log(metadata_log_of(log_id)))
         return KeeperView(
             log,
             found.version,
-            None if metadata_log is None else read_any_log(metadata_log.data),
+            None if metadata_log is None else read_log(metadata_log.data),
             await self._read_stored(log),
             rested_unix_ms,
             is_keeper=await is_keeper(log),
@@ -153,7 +153,7 @@ class MetadataLogNodes:
         found = await self._store.get(path)
         if found is None:
             return
-        log = read_any_log(found.data)
+        log = read_log(found.data)
         first = await self.read_stored(log.log_id, Epoch(want.lsn >> 32))
         if first is None or log.trim.lsn >= want.lsn:
             return

@@ -32,7 +32,7 @@ from duramen.runtime.sequencer.log_driver import LogDriver
 from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.runtime.stores.metadata_store import Conflict, MetadataError, OutcomeUnknown, Set
 from duramen.texts import format_time, parse_position
-from duramen.wire.metadata_json import encode_log, encode_name, read_any_log, read_node
+from duramen.wire.metadata_json import encode_log, encode_name, read_log, read_node
 from duramen.wire.record_json import encode_tail
 from duramen.wire.sequencer_calls import Redirect, encode_redirect
 from duramen_sequencer.life.boundaries import Boundaries, Extent
@@ -243,7 +243,7 @@ class LifeOperations:
         stored = await self._link.store.get(path)
         if stored is None:
             raise DuramenError("log_not_found", f"there is no log with id {log_id}", field="log")
-        return read_any_log(stored.data), stored.version
+        return read_log(stored.data), stored.version
 
     async def _store_log(self, log: LogNode, version: int) -> bool:
         """False: somebody else changed it, or nobody knows: it is to be read again."""

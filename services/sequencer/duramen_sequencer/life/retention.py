@@ -57,8 +57,8 @@ from duramen.units import SECOND
 from duramen.wire.metadata_json import (
     MetadataJsonError,
     encode_log,
-    read_any_log,
     read_any_segment,
+    read_log,
     read_node,
 )
 from duramen_sequencer.life.tombstones import Tombstones
@@ -234,7 +234,7 @@ class RetentionRounds:
         ):
             return
         try:
-            log = read_any_log(stored.data)
+            log = read_log(stored.data)
             if not self._is_ours(log, await self._read_owner(log_id)):
                 return
             kept_ms = None if self._keeper is None else self._keeper.want(log)

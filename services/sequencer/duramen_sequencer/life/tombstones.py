@@ -37,8 +37,8 @@ from duramen.wire.metadata_json import (
     encode_log,
     encode_node,
     encode_tombstone,
-    read_any_log,
     read_confirmed,
+    read_log,
     read_node,
     read_tombstone,
     read_whole,
@@ -135,7 +135,7 @@ class Tombstones:
             stored = await self._store.get(self._paths.log(log_id))
             if stored is None:
                 continue
-            log = read_any_log(stored.data)
+            log = read_log(stored.data)
             if not log.is_purged:
                 raise MetadataJsonError(f"log {log_id} is not purged")
             if not is_ours(log):
@@ -166,7 +166,7 @@ class Tombstones:
             stored = await self._store.get(self._paths.log(metadata_log))
             if stored is None:
                 continue
-            log = read_any_log(stored.data)
+            log = read_log(stored.data)
             if log.unclosed_epochs:
                 return None
             nonce = secrets.token_hex(12)

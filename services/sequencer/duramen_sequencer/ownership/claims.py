@@ -36,7 +36,7 @@ from duramen.runtime.sequencer.log_driver import now_us
 from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.runtime.stores.metadata_store import MetadataError
 from duramen.units import MS
-from duramen.wire.metadata_json import MetadataJsonError, read_any_log
+from duramen.wire.metadata_json import MetadataJsonError, read_log
 from duramen.wire.sequencer_calls import Redirect
 from duramen_sequencer.ownership.probes import Probes
 
@@ -157,7 +157,7 @@ class Claims:
             MetadataError, MetadataJsonError: it cannot be read.
         """
         stored = await self._link.store.get(self._link.paths.log(log_id))
-        return None if stored is None else read_any_log(stored.data)
+        return None if stored is None else read_log(stored.data)
 
     def url_of(self, sequencer_id: str) -> str | None:
         """Where a live sequencer serves."""

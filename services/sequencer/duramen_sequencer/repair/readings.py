@@ -37,9 +37,9 @@ from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.runtime.stores.metadata_store import Watch
 from duramen.wire.metadata_json import (
     MetadataJsonError,
-    read_any_log,
     read_any_segment,
     read_bookie,
+    read_log,
     read_node,
 )
 from duramen_sequencer.life.workers import for_each
@@ -200,7 +200,7 @@ class Readings:
         """
         stored = await self._store.get(self._paths.log(log_id))
         try:
-            return None if stored is None else read_any_log(stored.data)
+            return None if stored is None else read_log(stored.data)
         except MetadataJsonError as error:
             raise UnreadError(f"log {log_id}: {error}") from error
 

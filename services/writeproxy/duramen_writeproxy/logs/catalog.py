@@ -27,7 +27,7 @@ from duramen.runtime.public.answers import (
     describe_log,
 )
 from duramen.runtime.stores.metadata_store import MetadataError, MetadataStore
-from duramen.wire.metadata_json import MetadataJsonError, Paths, read_any_log, read_node
+from duramen.wire.metadata_json import MetadataJsonError, Paths, read_log, read_node
 from duramen_writeproxy.logs.names import NameCache, namespace_not_found, read_log_id
 
 LIST_COUNT_DEFAULT: Final = 100
@@ -131,7 +131,7 @@ class CatalogQueries:
         if found is None:
             self._names.doubt(namespace, log)
             raise DuramenError("log_not_found", f"there is no log {namespace}/{log}", field="log")
-        node = read_any_log(found.data)
+        node = read_log(found.data)
         if node.is_deleted:
             self._names.doubt(namespace, log)
             raise DuramenError("log_deleted", f"{namespace}/{log} was deleted", field="log")

@@ -26,7 +26,7 @@ from duramen.runtime.metadata_log.kept_records import KeptRecords, KeptRun, make
 from duramen.runtime.shared_tasks import take_failure
 from duramen.runtime.stores.metadata_store import MetadataStore
 from duramen.units import MIB
-from duramen.wire.metadata_json import MetadataJsonError, Paths, read_any_log, read_any_segment
+from duramen.wire.metadata_json import MetadataJsonError, Paths, read_any_segment, read_log
 from duramen.wire.nodes.metadata_entries import read_metadata_entry
 
 KEPT_BYTES: Final = 64 * MIB
@@ -157,7 +157,7 @@ class MetadataRecords:
 
     async def _read_log(self, log_id: LogId) -> LogNode | None:
         found = await self._store.get(self._paths.log(metadata_log_of(log_id)))
-        return None if found is None else read_any_log(found.data)
+        return None if found is None else read_log(found.data)
 
     async def _read_range(
         self, log_id: LogId, first: Lsn | None, last: Lsn

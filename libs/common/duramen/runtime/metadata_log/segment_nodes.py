@@ -34,7 +34,7 @@ from duramen.errors import DuramenError
 from duramen.ids import Epoch, LogId
 from duramen.runtime.metadata_log.records import MetadataRecords
 from duramen.runtime.stores.metadata_store import MetadataStore
-from duramen.wire.metadata_json import Paths, read_any_log, read_any_segment
+from duramen.wire.metadata_json import Paths, read_any_segment, read_log
 
 _READ_COUNT: Final = 32
 """Nodes that one listing reads at a time, of the store's 128 requests."""
@@ -123,7 +123,7 @@ class SegmentNodes:
         path = self._paths.log(log_id)
         await self._store.sync(path)
         stored = await self._store.get(path)
-        return None if stored is None else read_any_log(stored.data)
+        return None if stored is None else read_log(stored.data)
 
     async def _read_node(self, log_id: LogId, epoch: Epoch) -> AnySegment | None:
         stored = await self._store.get(self._paths.segment(log_id, epoch))

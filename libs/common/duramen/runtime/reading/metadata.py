@@ -38,8 +38,8 @@ from duramen.units import SECOND
 from duramen.wire.metadata_json import (
     MetadataJsonError,
     Paths,
-    read_any_log,
     read_any_segment,
+    read_log,
     read_node,
 )
 
@@ -235,7 +235,7 @@ class LogFollower:
         self._log = None
         if found is None:
             raise DuramenError("log_not_found", f"log {self.log_id} is gone")
-        log = read_any_log(found.data)
+        log = read_log(found.data)
         if log.is_deleted:
             raise _deleted(log)
         self._log = log

@@ -46,8 +46,8 @@ from duramen.wire.metadata_json import (
     encode_log,
     encode_node,
     encode_segment,
-    read_any_log,
     read_any_segment,
+    read_log,
     read_node,
 )
 
@@ -94,7 +94,7 @@ class MetadataLink:
             stored = await self.store.get(path)
             if stored is None:
                 return None
-            log = read_any_log(stored.data)
+            log = read_log(stored.data)
             segments: list[tuple[AnySegment, int]] = []
             for epoch in log.unclosed_epochs:
                 node = await self.store.get(self.paths.segment(log_id, epoch))
