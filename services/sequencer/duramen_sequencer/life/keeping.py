@@ -45,7 +45,7 @@ from duramen.ids import Epoch, LogId, is_metadata_log, metadata_log_of
 from duramen.limits import METADATA_REST_US
 from duramen.runtime.metadata_log.records import MetadataRecords
 from duramen.runtime.stores.metadata_store import MetadataError, SessionState
-from duramen.units import MS
+from duramen.units import MINUTE, MS
 from duramen.wire.metadata_json import MetadataJsonError
 from duramen.wire.nodes.metadata_entries import pack_metadata_batches
 from duramen_sequencer.flexible.tree_format import METADATA_LOGS, TreeFormat
@@ -60,6 +60,9 @@ PASS_COUNT: Final = 4
 
 PASS_S: Final = 120.0
 """A pass that lasts longer is given up: bookies or ZooKeeper do not answer."""
+
+OBSTACLE_MS: Final = 5 * MINUTE // MS
+"""After nothing could be kept: no log is looked at in each round in vain."""
 
 ASKED_AGAIN_S: Final = 30.0
 """After a process was found that does not know metadata logs."""
@@ -151,7 +154,7 @@ class Keeping:
         if len(self._waiting) < _WAITING_MAX:
             self._waiting[log.log_id] = None
             self._is_wanted.set()
-        return now_ms
+        return now_ms + (OBSTACLE_MS if self._obstacle else 0)
 
     def statistics(self) -> dict[str, Any]:
         """Passes and what they did since the start, and why there are none."""

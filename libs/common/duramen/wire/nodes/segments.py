@@ -1,8 +1,8 @@
 """Segment nodes: striped ones are of schema 1, flexible ones of schema 2.
 
-Versions are counted for each kind of node: no other kind has a second one. Who knows striped
-segments alone calls `read_segment`, to which a flexible one is a node of a newer version, as it is
-to programs that were made before it.
+Versions are counted for each kind of node: log nodes have a second one of their own. Who knows
+striped segments alone calls `read_segment`: to it a flexible one is a node of a newer version, as
+it is to programs that were made before it.
 
 Called by the drivers of sequencer, proxies and bookie. Source: docs/protocol/metadata.md "Nodes",
 docs/protocol/flexible.md "The segment node".
