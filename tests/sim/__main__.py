@@ -87,7 +87,7 @@ METADATA_LOGS: Final = (
     "metadata log made", "metadata epoch claimed", "metadata epoch closed", "metadata move",
     "segment node moved", "metadata log rewritten", "metadata log trimmed",
     "metadata commit: conflict", "metadata commit: unknown", "records of a move that never came",
-    "moved segment listed",
+    "keeper ended between record and move", "moved segment listed",
 )  # fmt: skip
 
 REPAIR: Final = (
