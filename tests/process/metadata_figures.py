@@ -34,6 +34,7 @@ from tests.process.cluster import LocalCluster, create_log, running_cluster
 from tests.process.copies import ask_until, open_store
 from tests.process.hasty_sequencer import hasty, plain
 from tests.process.history import History
+from tests.process.metadata_nodes import change_node
 from tests.process.tiers import MOVE, fill, want_retention
 
 LOG: Final = "long"
@@ -70,14 +71,16 @@ async def put_segments(cluster: LocalCluster, log_id: LogId, count: int) -> None
                     for epoch in epochs
                 )
             )
-        found = await store.get(paths.log(log_id))
-        assert found is not None
-        closed = replace(
-            read_log(found.data), next_epoch=Epoch(count + 1), last_clean_epoch=count,
-            totals=Totals(1_000 * count, 1_000_000 * count, None, 1_000 * count),
-        )  # fmt: skip
-        grown = closed.with_stateless().with_first_hot_epoch(Epoch(count + 1), "figures")
-        await store.set(paths.log(log_id), encode_log(grown), version=found.version)
+
+        def release(data: bytes) -> bytes:
+            closed = replace(
+                read_log(data), next_epoch=Epoch(count + 1), last_clean_epoch=count,
+                totals=Totals(1_000 * count, 1_000_000 * count, None, 1_000 * count),
+            )  # fmt: skip
+            grown = closed.with_stateless().with_first_hot_epoch(Epoch(count + 1), "figures")
+            return encode_log(grown)
+
+        await change_node(store, paths.log(log_id), release)
 
 
 async def weigh(cluster: LocalCluster, log_id: LogId) -> tuple[int, int]:
