@@ -13,18 +13,21 @@ import pytest
 
 from duramen.config import parse_log_config
 from duramen.core.log_node import LogNode
+from duramen.core.placement import Candidate
 from duramen.core.segment import Segment, Totals
 from duramen.core.sequencer import effects as fx
 from duramen.core.sequencer.context import make_ports
+from duramen.core.sequencer.effects import CommitOutcome
 from duramen.core.sequencer.exactly_once.modes import Modes
 from duramen.core.sequencer.exactly_once.stamps import SetToken, Stamp
 from duramen.core.sequencer.log_state import LogState
 from duramen.core.sequencer.proposals import choose_ack_mode
 from duramen.core.sequencer.takeover.stalled_appends import StalledAppends
 from duramen.core.sequencer.transmit import PlacedAppend, QueuedAppend
-from duramen.ids import EntryId, Epoch, lsn_of
+from duramen.core.status import BookieStatus
+from duramen.ids import BookieId, EntryId, Epoch, epoch_of, lsn_of
 from duramen.units import SECOND
-from tests.unit.core_fakes import LOG_ID, FakeStore
+from tests.unit.core_fakes import LOG_ID, FakeBookie, FakeStore
 from tests.unit.exact_log import Log
 from tests.unit.nodes import make_log
 from tests.unit.sequencer_driver import OK, OTHER, Driver
@@ -33,9 +36,9 @@ LATE = "out_of_order"
 EXPIRY = "60s"
 
 
-def config_of(ack_mode: str) -> Any:
+def config_of(ack_mode: str, *, min_racks: int = 1) -> Any:
     return parse_log_config({
-        "ack_mode": ack_mode, "replication": {"min_racks": 1},
+        "ack_mode": ack_mode, "replication": {"min_racks": min_racks},
         "producers": {"expire_after": EXPIRY},
     })  # fmt: skip
 
@@ -186,6 +189,60 @@ def test_a_producer_on_its_way_keeps_the_next_epoch_ordered() -> None:
     wish(log, LATE)
     roll(log)
     assert modes_of(log) == ["ordered", "ordered"]
+
+
+# --- Bookies that do not answer ------------------------------------------------------------------
+
+
+def answer_all(driver: Driver, dead: set[BookieId]) -> None:
+    """Everything under way has its answer: nobody is there where somebody is dead."""
+    while True:
+        adds, lacs = driver.take(fx.SendAdd), driver.take(fx.SendLac)
+        reads, commits = driver.take(fx.ReadMetadata), driver.take(fx.Commit)
+        if not (adds or lacs or reads or commits):
+            return
+        core, now_us = driver.core, driver.now_us
+        for add in adds:
+            status = BookieStatus.UNREACHABLE if add.member.bookie in dead else OK
+            core.on_add(add.member, epoch_of(add.ledger_id), add.entry, status, now_us)
+        for lac in lacs:
+            status = BookieStatus.UNREACHABLE if lac.member.bookie in dead else OK
+            core.on_lac(lac.member, epoch_of(lac.ledger_id), status, now_us, lac.round_id)
+        for read in reads:
+            core.on_metadata(read.token, driver.store.view(), now_us)
+        for commit in commits:
+            assert driver.store.commit(commit.writes, driver.name)
+            core.on_commit(commit.token, CommitOutcome.APPLIED, now_us)
+        core.validate()
+
+
+@pytest.mark.parametrize("dead_count", [1, 2, 3])
+def test_epochs_do_not_follow_each_other_because_of_dead_bookies(dead_count: int) -> None:
+    """Each ensemble has one of the third rack, where all are dead, and registered still."""
+    driver = Driver(FakeStore(LogNode(LOG_ID, "ns", "log", config_of(LATE, min_racks=2))))
+    racks = ("a", "b", *"c" * dead_count)
+    members = [FakeBookie(f"b{n}").member for n in range(len(racks))]
+    candidates = [Candidate(*one) for one in zip(members, "r" * len(racks), racks, strict=True)]
+    driver.context.candidates = candidates
+    driver.context.locations = {candidate.member: candidate for candidate in candidates}
+    driver.activate()
+    log = Log(driver)
+    for _ in range(100):
+        log.append()
+        answer_all(driver, {member.bookie for member in members[2:]})
+        driver.pass_time(SECOND // 10)
+    assert len(log.done()) == 100
+    assert len(modes_of(log)) <= 3, "of ten seconds"
+
+
+def test_an_epoch_ends_at_once_where_an_entry_has_no_ack_set() -> None:
+    """Two of three are dead: nothing can be acknowledged, however new it is."""
+    driver = Driver(FakeStore(LogNode(LOG_ID, "ns", "log", config_of(LATE))))
+    driver.context.candidates = driver.context.candidates[:3]
+    driver.activate()
+    Log(driver).append()
+    answer_all(driver, {BookieId("b1"), BookieId("b2")})
+    assert driver.state() is LogState.DRAINING
 
 
 # --- The way back --------------------------------------------------------------------------------

@@ -643,5 +643,13 @@ def test_an_out_of_order_segment_never_changes_its_ensemble_but_asks_for_a_roll(
     driver.add()
     driver.answer(0, "b2", TIMEOUT)
     assert driver.take(fx.Commit) == []
-    assert driver.writer.wants_roll
+    assert driver.writer.wants_roll and not driver.writer.must_roll_now, "acks go on (R5)"
     assert driver.ok(0, "b0", "b1") == [0]
+
+
+def test_an_out_of_order_segment_rolls_now_where_some_entries_have_no_ack_set() -> None:
+    driver = Driver(quorum=Quorum(4, 2, 2), ack_mode="out_of_order")
+    driver.add()
+    assert not driver.writer.must_roll_now
+    driver.answer(0, "b0", TIMEOUT)
+    assert driver.writer.must_roll_now, "b1 and b2 take entry 1 still, and nobody entry 0"

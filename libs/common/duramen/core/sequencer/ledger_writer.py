@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 from duramen.config import LogConfig
 from duramen.core.placement import Candidate, PlacementRule
 from duramen.core.placement.node_states import ListChange
-from duramen.core.quorum import has_ack_set
+from duramen.core.quorum import has_ack_set, write_sets
 from duramen.core.segment import Segment, SegmentState, Totals
 from duramen.core.sequencer.context import Ports
 from duramen.core.sequencer.effects import CommitOutcome, LogView, PersistOwed
@@ -331,6 +331,16 @@ class LedgerWriter:
         self._delivery.hasten(now_us)
         self.on_timer(now_us)
         self.on_lists_changed(now_us)
+
+    @property
+    def must_roll_now(self) -> bool:
+        """An `out_of_order` segment has too few members left for some of its entries."""
+        segment, absent = self.segment, self._delivery.absent
+        left = [
+            [member for member in one if member not in absent]
+            for one in write_sets(segment.last_fragment.ensemble, segment.quorum)
+        ]
+        return self.wants_roll and min(map(len, left)) < segment.quorum.ack_quorum
 
     @property
     def keeps_lost_members(self) -> bool:

@@ -22,7 +22,8 @@ from duramen.units import SECOND
 
 _JITTER: Final = 0.1
 _PAUSE_US: Final = 5 * SECOND
-"""After a roll that was called off: whatever was in its way needs a while."""
+"""After a roll that was called off, whatever was in its way needs a while; and what takes members
+from one segment after the other."""
 
 _LAST_ENTRY: Final = LAST_ENTRY_ID - 1_000_000
 """Roll well before entry ids run out (docs/protocol/wire.md "Identities")."""
@@ -98,6 +99,10 @@ class RollPolicy:
     def request(self) -> None:
         """Roll as soon as it can be done."""
         self._is_requested = True
+
+    def has_lasted(self, now_us: int) -> bool:
+        """It was open for a while: what ends it is not what ended the one before."""
+        return now_us - self._opened_at_us >= _PAUSE_US
 
     def postpone(self, now_us: int) -> None:
         """A roll was called off: not again for a while."""

@@ -234,6 +234,11 @@ class WaveWriter:
         return self._refusal or self._selector.find_refusal(self._listed.find(self._gone))
 
     @property
+    def must_roll_now(self) -> bool:
+        """A node is gone, and the others are no copyset."""
+        return self.wants_roll and self.lacks_ack_set
+
+    @property
     def keeps_lost_members(self) -> bool:
         """A node that is gone is passed over."""
         return False

@@ -106,7 +106,8 @@ class SegmentEnd:
         One that appends go to does not end where the next one cannot be placed: they would stop.
         """
         writer = self._writer
-        if writer.wants_roll:
+        # The next segment may lose a member at once, too: not one for each entry.
+        if writer.wants_roll and (self._policy.has_lasted(now_us) or writer.must_roll_now):
             self._policy.request()
         is_wanted = self._policy.must_end(writer.totals, writer.lap, now_us)
         if not is_wanted or self._is_blocked:

@@ -125,6 +125,10 @@ class SegmentWriter(Protocol):
         """It cannot go on as it is, and asks for a new segment."""
 
     @property
+    def must_roll_now(self) -> bool:
+        """That cannot wait: some entries would never be acknowledged."""
+
+    @property
     def keeps_lost_members(self) -> bool:
         """Whether what a lost member should hold is never acknowledged: recovery alone helps."""
 
