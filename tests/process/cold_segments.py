@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 
 from duramen.client.rest_client import RestClient
+from duramen.ids import LogId, is_metadata_log
 from duramen.wire.record_batch import encode_batch
 from tests.process.cluster import LocalCluster, run
 from tests.process.copies import close_segment
@@ -102,7 +103,10 @@ class Fixture:
     def _is_held(self) -> bool:
         urls = [self.cluster.process(n)["admin_url"] for n in self.cluster.ids("bookie")]
         return any(
-            len(httpx.get(url + "/v1/ledgers", timeout=30).json()["ledgers"]) > 1 for url in urls
+            sum(not is_metadata_log(LogId(int(row["log_id"]))) for row in rows) > 1
+            for rows in (
+                httpx.get(url + "/v1/ledgers", timeout=30).json()["ledgers"] for url in urls
+            )
         )
 
 

@@ -147,7 +147,8 @@ def test_a_lost_node_is_found_and_can_be_put_back(cluster: LocalCluster) -> None
     def is_told() -> bool:
         want_retention(cluster)
         code, told = command(cluster, "duramen.cli.main", "log", "rebuild", "default/torn")
-        return code == 0 and [row["epoch"] for row in told["epochs"]] == [1, 2, 3]
+        rows = told.get("epochs", ())
+        return code == 0 and [row["epoch"] for row in rows if row["recorded"]] == [1, 2, 3]
 
     wait_in_thread(is_told, HANG_S, "the history of three epochs")
     run(remove_node(cluster, log_id, Epoch(1)))

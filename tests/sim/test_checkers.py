@@ -19,6 +19,7 @@ from tests.sim.histories import (
     good,
     hints,
     maps,
+    moves,
     repairs,
     trims,
 )
@@ -26,7 +27,7 @@ from tests.sim.histories.history import History, Play, place
 
 PARTS = (
     bad_records.BAD, bad_segments.BAD, trims.BAD, conditions.BAD, repairs.BAD, maps.BAD,
-    archives.BAD, deliveries.BAD, hints.BAD,
+    archives.BAD, deliveries.BAD, hints.BAD, moves.BAD,
 )  # fmt: skip
 BAD = {
     code: tuple(play for part in PARTS for play in part.get(code, ()))
@@ -34,7 +35,7 @@ BAD = {
 }
 GOOD = (
     *good.GOOD, *trims.GOOD, *conditions.GOOD, *repairs.GOOD, *maps.GOOD, *archives.GOOD,
-    *deliveries.GOOD, *hints.GOOD,
+    *deliveries.GOOD, *hints.GOOD, *moves.GOOD,
 )  # fmt: skip
 
 

@@ -140,3 +140,18 @@ def test_of_equal_versions_the_last_is_taken_and_a_configuration_from_any() -> N
     older = [PlacedRecord(Lsn(1), replace(other, node_version=9)), placed[0]]
     assert rebuild(older)[first.epoch].node_version == 9
     assert rebuild(older)[first.epoch].config == CONFIG
+
+
+def test_a_node_that_was_put_back_is_newer_than_what_was_told_before() -> None:
+    world = live()
+    nodes = stored(world)
+    epoch = Epoch(4)
+    told = rebuild(world.records)[epoch]
+    assert told.node_version > 0
+    lost = {e: node for e, node in nodes.items() if e != epoch}
+    assert findings(world.log, lost, world.records)[epoch] is EpochFinding.MISSING_NODE
+    put_back = nodes[epoch]._replace(segment=told.segment, version=0, made=told.made + 1)
+    assert findings(world.log, {**lost, epoch: put_back}, world.records)[epoch] is GOOD
+    older = nodes[epoch]._replace(version=told.node_version - 1)
+    found = findings(world.log, {**lost, epoch: older}, world.records)[epoch]
+    assert found is EpochFinding.OLDER_NODE

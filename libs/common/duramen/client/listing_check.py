@@ -45,7 +45,8 @@ class ListingReport:
         return self.has_log_node and finds and not self.unreadable
 
     def to_json(self) -> dict[str, Any]:
-        """For `--json`; `node` is what ZooKeeper should hold, or the record has."""
+        """For `--json`; `node` is what ZooKeeper should hold, or the record has, and `recorded`
+        whether the metadata log tells of the epoch at all."""
         return {
             "log_id": str(self.log_id),
             "ok": self.is_good,
@@ -118,6 +119,7 @@ def _describe(one: EpochReport) -> dict[str, Any]:
         "epoch": int(one.epoch),
         "finding": one.finding.name.lower(),
         "explained": one.finding.value,
+        "recorded": record is not None,
         "config_version": None if record is None else record.config_version,
         "node": None if best is None else json.loads(encode_segment(best)),
     }

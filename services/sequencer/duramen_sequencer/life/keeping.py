@@ -111,7 +111,8 @@ class Keeping:
         self._waiting: dict[LogId, None] = {}
         self._is_wanted = asyncio.Event()
         self._workers: list[asyncio.Task[None]] = []
-        self._passes: set[asyncio.Task[None]] = set()
+        self._passes: dict[asyncio.Task[None], None] = {}
+        """In the order of their beginning, in which a lost session ends them."""
         self._counts: Counter[str] = Counter()
         self._obstacle = ""
         self._asked_again_at_s = 0.0
@@ -198,8 +199,8 @@ class Keeping:
             log_id = next(iter(self._waiting))
             del self._waiting[log_id]
             task = asyncio.create_task(self.run_pass(log_id))
-            self._passes.add(task)
-            task.add_done_callback(self._passes.discard)
+            self._passes[task] = None
+            task.add_done_callback(self._passes.pop)
             await asyncio.wait([task])
 
     async def run_pass(self, log_id: LogId) -> None:
@@ -265,7 +266,9 @@ class Keeping:
         if told is None or newest <= told:
             return None
         # What was told while it was open is told again: it is closed by now.
-        first = told.epoch if told.epoch else newest.epoch - 1
+        first = told.epoch or newest.epoch - 1
+        if not log.metadata.epoch:
+            first = 1  # nobody has told anything yet, and a log may have rolled since it was made
         oldest = max(first, newest.epoch - HISTORY_COUNT_MAX + 1, log.first_live_epoch)
         for epoch in map(Epoch, range(oldest, newest.epoch + 1)):
             node = await self._nodes.read_stored(log_id, epoch)

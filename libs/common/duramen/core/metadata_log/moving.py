@@ -107,7 +107,7 @@ def plan_rewrite(
             configs.setdefault(record.epoch, record)
         if record.kind is MetadataKind.TOLD:
             history.setdefault(record.epoch, record)
-            if record.node_version >= history[record.epoch].node_version:
+            if record.age >= history[record.epoch].age:
                 history[record.epoch] = record
     copies: list[MetadataRecord] = []
     for epoch in map(Epoch, range(log.first_live_epoch, log.next_epoch)):

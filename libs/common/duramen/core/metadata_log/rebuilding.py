@@ -61,7 +61,7 @@ def rebuild(records: Iterable[PlacedRecord]) -> dict[Epoch, MetadataRecord]:
         before = best.get(record.epoch)
         if before is None:
             best[record.epoch] = record
-        elif record.node_version >= before.node_version:
+        elif record.age >= before.age:
             best[record.epoch] = record.with_config_of(before)
         else:
             best[record.epoch] = before.with_config_of(record)
@@ -118,6 +118,6 @@ def _find(
         return EpochFinding.MISSING_NODE
     if node is None:
         return EpochFinding.MISSING_RECORD if counting is None else EpochFinding.GOOD
-    if record is not None and node.version < record.node_version:
+    if record is not None and (node.made, node.version) < record.age:
         return EpochFinding.OLDER_NODE
     return EpochFinding.LEFT_NODE if is_moved else EpochFinding.GOOD

@@ -58,6 +58,12 @@ class MetadataRecord:
         """The log whose segment it is, not the one that the record lies in."""
         return self.segment.log_id
 
+    @property
+    def age(self) -> tuple[int, int]:
+        """Ordered as versions of the node follow one another, also where it was lost and put back:
+        then its versions begin anew."""
+        return self.made, self.node_version
+
     def with_config_of(self, other: MetadataRecord) -> MetadataRecord:
         """With the configuration of another record of the same epoch, if this one has none."""
         assert (self.log_id, self.epoch) == (other.log_id, other.epoch), (self, other)
