@@ -265,7 +265,9 @@ def test_a_keeper_waits_until_what_another_one_left_is_closed() -> None:
     play(scenario)
 
 
-def test_nothing_is_claimed_while_what_was_left_is_being_closed() -> None:
+def test_nothing_is_claimed_while_what_was_left_is_being_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def scenario(world: World) -> None:
         await world.release_epochs(1)
         make = world.keeping._nodes.make
@@ -274,7 +276,7 @@ def test_nothing_is_claimed_while_what_was_left_is_being_closed() -> None:
             await make(want, **options)
             world.host.drive(METADATA_LOG).take_over(close_only=True)  # the scan has found it
 
-        world.keeping._nodes.make = make_late  # type: ignore[method-assign]
+        monkeypatch.setattr(world.keeping._nodes, "make", make_late)
         assert await world.want()
         assert (world.count("failed"), (await world.log()).metadata.epoch) == (0, 0)
         world.host.drivers[METADATA_LOG].release()

@@ -20,6 +20,7 @@ from duramen.core.log_node import Ending
 from duramen.core.reading.replica_order import Place
 from duramen.errors import DuramenError
 from duramen.ids import EntryId, Epoch, LedgerId, ledger_of, lsn_of
+from duramen.runtime.metadata_log.kept_records import KeptRecords
 from duramen.runtime.public.answers import respond
 from duramen.runtime.reading.bookies import Bookies, RangeFetcher
 from duramen.runtime.reading.cache import EntryCache
@@ -369,8 +370,8 @@ def forget(world: World) -> None:
     """As another proxy, which has read nothing yet."""
     world.forget()
     world.proxy.catalog._followers.clear()
-    world.proxy.edges.__init__()  # type: ignore[misc]
-    world.proxy._metadata_records._kept.__init__(1 << 20)  # type: ignore[misc]
+    world.proxy.edges = SegmentEdges()
+    world.proxy._metadata_records._kept = KeptRecords(1 << 20)
 
 
 async def list_rows(world: World) -> list[dict[str, Any]]:

@@ -249,10 +249,7 @@ class SequencerService:
         store, paths = self._store, self._paths
 
         async def is_ours(log: LogNode) -> bool:
-            owner = await link.read_owner(log.log_id)
-            # An embedded writer looks after nothing but its appends.
-            served = None if owner is None or owner.is_embedded else owner.sequencer_id
-            return self.host.looks_after(log, served)
+            return self.host.looks_after(log, await link.read_keeper(log.log_id))
 
         return Keeping(
             self.host,

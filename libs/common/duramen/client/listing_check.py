@@ -95,7 +95,7 @@ class ListingCheck:
         found = await self._store.get(path)
         log = None if found is None else read_log(found.data)
         nodes = await self._read_nodes(log_id)
-        records, unreadable = await self._records.read_kept(log_id)
+        records, unreadable = await self._records.salvage(log_id)
         return ListingReport(log_id, log is not None, examine(log, nodes, records), unreadable)
 
     async def _read_nodes(self, log_id: LogId) -> dict[Epoch, StoredNode]:

@@ -23,7 +23,12 @@ from duramen.core.metadata_log.keeper import (
     MakeLog,
     TrimLog,
 )
-from duramen.core.metadata_log.moving import MOVE_COUNT_MAX, StoredNode, first_to_move
+from duramen.core.metadata_log.moving import (
+    MOVE_COUNT_MAX,
+    StoredNode,
+    first_to_move,
+    is_rewrite_due,
+)
 from duramen.ids import Epoch, LogId, metadata_log_of
 from duramen.runtime.stores.metadata_store import (
     Check,
@@ -70,12 +75,15 @@ class MetadataLogNodes:
         if found is None:
             return None
         log = read_log(found.data)
-        metadata_log = await self._store.get(self._paths.log(metadata_log_of(log_id)))
+        stored = await self._store.get(self._paths.log(metadata_log_of(log_id)))
+        metadata_log = None if stored is None else read_log(stored.data)
+        # What bookies keep may not leave; a rewrite tells of it all the same.
+        is_all_told = metadata_log is not None and is_rewrite_due(metadata_log)
         return KeeperView(
             log,
             found.version,
-            None if metadata_log is None else read_log(metadata_log.data),
-            await self._read_stored(log),
+            metadata_log,
+            await self._read_stored(log, log.next_epoch if is_all_told else log.first_hot_epoch),
             rested_unix_ms,
             is_keeper=await is_keeper(log),
         )
@@ -165,11 +173,11 @@ class MetadataLogNodes:
              Check(self._paths.log(log_id), want.version)]
         )  # fmt: skip
 
-    async def _read_stored(self, log: LogNode) -> list[StoredNode]:
-        """The nodes from the next one to move on, up to the first one that is not there."""
+    async def _read_stored(self, log: LogNode, end: Epoch) -> list[StoredNode]:
+        """The nodes from the next one to move to before `end`, or the first that is not there."""
         stored: list[StoredNode] = []
         first = first_to_move(log)
-        for epoch in map(Epoch, range(first, min(log.next_epoch, first + MOVE_COUNT_MAX))):
+        for epoch in map(Epoch, range(first, min(end, first + MOVE_COUNT_MAX))):
             node = await self.read_stored(log.log_id, epoch)
             if node is None:
                 break

@@ -235,7 +235,7 @@ class RetentionRounds:
             return
         try:
             log = read_log(stored.data)
-            if not self._is_ours(log, await self._read_owner(log_id)):
+            if not self._is_ours(log, await self._link.read_keeper(log_id)):
                 return
             kept_ms = None if self._keeper is None else self._keeper.want(log)
             due_ms = await self._look_after(log, stored.version, now_ms)
@@ -248,11 +248,6 @@ class RetentionRounds:
             return
         dues_ms = [one_ms for one_ms in (due_ms, kept_ms) if one_ms is not None]
         self._quiet[log_id] = (stored.version, min(dues_ms, default=None))
-
-    async def _read_owner(self, log_id: LogId) -> str | None:
-        owner = await self._link.read_owner(log_id)
-        # An embedded writer looks after nothing but its appends.
-        return None if owner is None or owner.is_embedded else owner.sequencer_id
 
     async def _look_after(self, log: LogNode, version: int, now_ms: int) -> int | None:
         """Do what is due; gives when the next thing is, if time alone decides it."""

@@ -98,7 +98,7 @@ class MetadataRecords:
         end = lsn_of(Epoch(metadata_log.last_clean_epoch + 1), EntryId(0))
         return await self._read_range(log.log_id, log.metadata.first_lsn, Lsn(end - 1))
 
-    async def read_kept(self, log_id: LogId) -> tuple[list[PlacedRecord], list[Epoch]]:
+    async def salvage(self, log_id: LogId) -> tuple[list[PlacedRecord], list[Epoch]]:
         """Whatever can still be read, whether it may count or not: for a person who repairs.
 
         Returns:

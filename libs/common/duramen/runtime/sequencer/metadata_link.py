@@ -138,6 +138,15 @@ class MetadataLink:
             by_hint=node.get("by_hint") is True,
         )
 
+    async def read_keeper(self, log_id: LogId) -> SequencerId | None:
+        """Who owns the log and looks after it: an embedded writer does nothing but append.
+
+        Raises:
+            MetadataError: it could not be read.
+        """
+        owner = await self.read_owner(log_id)
+        return None if owner is None or owner.is_embedded else owner.sequencer_id
+
     async def commit(self, log_id: LogId, writes: Sequence[Write]) -> CommitOutcome:
         """Apply all writes at once or none."""
         return await self.commit_with(log_id, writes, ())
