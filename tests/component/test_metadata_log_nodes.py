@@ -342,3 +342,16 @@ def test_a_log_that_is_not_there_is_looked_at_in_vain() -> None:
         assert all(node.made and node.size_bytes for node in found.stored)
 
     play(scenario)
+
+
+def test_what_is_hot_is_read_where_a_rewrite_is_to_tell_of_it() -> None:
+    async def scenario(world: World) -> None:
+        await world.run()
+        before = await world.look()
+        assert before is not None and before.stored == []
+        log = await world.read_metadata_log()
+        await world._set_metadata_log(replace(log, next_epoch=Epoch(10), last_clean_epoch=9))
+        due = await world.look()
+        assert due is not None and [node.segment.epoch for node in due.stored] == [4]
+
+    play(scenario)
