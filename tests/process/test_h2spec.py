@@ -125,13 +125,30 @@ def find_failures(h2spec: Path, url: str, folder: Path, *cases: str) -> Causes:
     report = folder / "report.xml"
     command = [str(h2spec), "--host", str(address.hostname), "--port", str(address.port)]
     command += ["--path", url.removeprefix(f"{address.scheme}://{address.netloc}")]
-    command += ["--timeout", "5", "--max-header-length", str(HEADER_BYTES)]
+    command += ["--timeout", "5", "--max-header-length", str(HEADER_BYTES), "--verbose"]
     command += ["--junit-report", str(report), *cases]
     ran = subprocess.run(command, timeout=150, check=False, capture_output=True, text=True)
     assert report.exists(), ran.stderr
     found = read_report(report)
     assert found.case_count == (len(cases) or CASE_COUNT), ran.stdout[-500:]
+    print(find_frames(ran.stdout))
     return found.failed
+
+
+def find_frames(told: str) -> str:
+    """What was sent and received in each case that failed, out of the tool's words of all cases."""
+    frames: list[str] = []
+    failed: list[str] = []
+    for line in told.partition("\nFailures:")[0].splitlines():
+        words = line.strip()
+        if words.startswith(("[send]", "[recv]")):
+            frames.append(words)
+            continue
+        if words.startswith("×"):
+            failed += [words, *frames]
+        if words:
+            frames.clear()
+    return "\n".join(failed)
 
 
 class Report(NamedTuple):
@@ -185,3 +202,18 @@ def test_the_cause_of_a_failure_is_told(tmp_path: Path) -> None:
     cause = "GOAWAY frame Connection closed; what came: timeout"
     assert found == Report(3, {"http2/4.2: Sends a large frame": cause})
     assert cause in str(find_doubts(found.failed))
+
+
+def test_the_frames_of_a_case_that_failed_are_told() -> None:
+    told = """HTTP/2
+      [send] SETTINGS Frame
+      ✔ 1: Passes
+      [send] HEADERS Frame
+      [recv] Timeout
+
+      × 2: Fails
+        -> The endpoint MUST answer.
+Failures:
+      × 2: Fails
+"""
+    assert find_frames(told).splitlines() == ["× 2: Fails", "[send] HEADERS Frame", "[recv] Timeout"]
