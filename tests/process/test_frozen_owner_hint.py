@@ -15,23 +15,18 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
 import pytest
 
-from duramen.client.rest_client import RestClient
 from duramen.core.ownership.loss_pauses import FORGOTTEN_AFTER_US
-from duramen.errors import DuramenError
-from duramen.runtime.http_client import PeerError
 from duramen.units import SECOND
-from duramen.wire.record_batch import encode_batch
 from tests.pauses import let_pass, look_again_soon
 from tests.process.cluster import LocalCluster, create_log, run, running_cluster
 from tests.process.history import read_log
 from tests.process.owners import give_all, owners_of
+from tests.process.steady_load import EVERY_S, Load, running_loads
 from tests.process.takeovers import statistics
 from tests.process.times import HANG_S, HINT_FAILOVER_S, SESSION_FAILOVER_S
 from tests.ticker import Ticker, running_ticker
@@ -45,73 +40,8 @@ FORGOTTEN_S = FORGOTTEN_AFTER_US / SECOND + 1.0
 successor: that is meant, and not what is measured."""
 
 _TIMEOUT_S = 2 * HANG_S + 20 * ROUND_COUNT
-EVERY_S = 0.05
-OPEN_COUNT_MAX = 300
-"""Appends of one log whose answer is awaited: those that were sent to the frozen one wait long."""
-
 SEQUENCER_COUNT = 6
 """One is frozen, one asks, three are asked; one more, since the successor is frozen as well."""
-
-
-class Load:
-    """Appends to one log at a steady pace, and when each was acknowledged."""
-
-    def __init__(self, url: str, log: str) -> None:
-        self.log = log
-        self.acked: set[bytes] = set()
-        self.acked_s: list[tuple[float, float]] = []
-        """(when it was sent, when it was acknowledged) of each, in the order of answers."""
-        self._client = RestClient(url)
-        self._open: set[asyncio.Task[None]] = set()
-        self._count = 0
-
-    async def run(self) -> None:
-        while True:
-            if len(self._open) < OPEN_COUNT_MAX:
-                task = asyncio.create_task(self._append())
-                self._open.add(task)
-                task.add_done_callback(self._open.discard)
-            await let_pass(EVERY_S, what="the pace of the load")
-
-    async def stop(self) -> None:
-        for task in self._open:
-            task.cancel()
-        await asyncio.gather(*self._open, return_exceptions=True)
-        await self._client.close()
-
-    async def wait_acked_since(self, since_s: float) -> float:
-        """When one that was sent after a moment was acknowledged first."""
-        async with asyncio.timeout(HANG_S):
-            while True:
-                for sent_s, acked_s in reversed(self.acked_s):
-                    if sent_s > since_s:
-                        return acked_s
-                await look_again_soon()
-
-    async def _append(self) -> None:
-        body = f"{self.log}/{self._count}".encode()
-        self._count += 1
-        sent_s = time.monotonic()
-        try:
-            await self._client.append("default", self.log, encode_batch([body], timestamp_ms=1))
-        except (DuramenError, PeerError):
-            return
-        self.acked.add(body)
-        self.acked_s.append((sent_s, time.monotonic()))
-
-
-@asynccontextmanager
-async def running_loads(cluster: LocalCluster) -> AsyncIterator[list[Load]]:
-    loads = [Load(cluster.state()["write_url"], log) for log in LOGS]
-    tasks = [asyncio.create_task(load.run()) for load in loads]
-    try:
-        yield loads
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        for load in loads:
-            await load.stop()
 
 
 @pytest.mark.timeout(_TIMEOUT_S + HANG_S)
@@ -125,7 +55,7 @@ async def scenario(cluster: LocalCluster, ticker: Ticker) -> None:
     for log in LOGS:
         await create_log(cluster, log, {})
     *victims, keeper = cluster.ids("sequencer")
-    async with running_loads(cluster) as loads:
+    async with running_loads(cluster, LOGS) as loads:
         for load in loads:
             await load.wait_acked_since(0.0)
         took_s = []

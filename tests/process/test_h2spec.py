@@ -216,4 +216,8 @@ def test_the_frames_of_a_case_that_failed_are_told() -> None:
 Failures:
       × 2: Fails
 """
-    assert find_frames(told).splitlines() == ["× 2: Fails", "[send] HEADERS Frame", "[recv] Timeout"]
+    assert find_frames(told).splitlines() == [
+        "× 2: Fails",
+        "[send] HEADERS Frame",
+        "[recv] Timeout",
+    ]

@@ -1,0 +1,92 @@
+"""Pings of sequencers get lost for minutes: owners keep their logs, and appends are as quick.
+
+Four logs of six sequencers are appended to every 50 ms, first without loss, then each sequencer
+loses a part of its pings in both directions. No log changes hands by a hint twice within 10 s,
+nothing that was acknowledged is lost, and p99 of appends is not twice what it was.
+
+A night's test: `DURAMEN_STORM_S` is how long it lasts, `DURAMEN_STORM_LOST` the part that is lost.
+Source: docs/protocol/members.md "When it is wrong".
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.pauses import let_pass
+from tests.process import deaf_member
+from tests.process.cluster import LocalCluster, create_log, run, running_cluster
+from tests.process.history import read_log
+from tests.process.steady_load import Load, running_loads
+from tests.process.takeovers import statistics
+from tests.process.times import HANG_S
+
+pytestmark = [pytest.mark.process, pytest.mark.zookeeper, pytest.mark.quiet, pytest.mark.night]
+
+LOGS: Final = ["log-0", "log-1", "log-2", "log-3"]
+SEQUENCER_COUNT: Final = 6
+STORM_S: Final = float(os.environ.get("DURAMEN_STORM_S", "600"))
+LOST: Final = float(os.environ.get("DURAMEN_STORM_LOST", "0.05"))
+SLOWER_MAX: Final = 2.0
+HINT_EVERY_S: Final = 10.0
+_SETTLED_S: Final = 5.0
+"""From the start of processes until what they do first is done."""
+
+_TIMEOUT_S: Final = 2 * STORM_S + 2 * HANG_S
+
+
+@pytest.mark.timeout(_TIMEOUT_S + HANG_S)
+def test_lost_pings_take_no_log_and_slow_nothing_down(tmp_path: Path) -> None:
+    flags = ("--sequencers", str(SEQUENCER_COUNT), "--no-restart")
+    with running_cluster(tmp_path / "c", *flags) as cluster:
+        run(scenario(cluster), timeout_s=_TIMEOUT_S)
+
+
+async def scenario(cluster: LocalCluster) -> None:
+    for log in LOGS:
+        await create_log(cluster, log, {})
+    p99_s: list[float] = []
+    takeover_count: list[int] = []
+    acked: dict[str, set[bytes]] = {log: set() for log in LOGS}
+    for number, lost in enumerate((0.0, LOST)):
+        cluster.start_anew(*cluster.ids("sequencer"), wrap=partial(lose, lost))
+        async with running_loads(cluster, LOGS, first=number * 10**9) as loads:
+            await let_pass(_SETTLED_S, what="until every log has an owner")
+            begun_s = time.monotonic()
+            await let_pass(STORM_S, what="the storm, or as long without one")
+            p99_s.append(find_p99_s(loads, begun_s))
+        for load in loads:
+            acked[load.log] |= load.acked
+        found = [await statistics(cluster, name) for name in cluster.ids("sequencer")]
+        takeover_count.append(sum(int(one["away_takeovers"]) for one in found))
+        members = [one["members"] for one in found]
+        print(f"{lost:.0%} lost: p99 {p99_s[-1] * 1e3:.0f} ms, takeovers {takeover_count[-1]},",
+              {name: sum(int(one[name]) for one in members)
+               for name in ("pings", "unanswered", "suspected", "confirmed")})  # fmt: skip
+    assert takeover_count[0] == 0
+    assert takeover_count[1] <= len(LOGS) * STORM_S / HINT_EVERY_S
+    assert p99_s[1] <= SLOWER_MAX * p99_s[0], p99_s
+    for log in LOGS:
+        missing = acked[log] - set(await read_log(cluster.state()["read_url"], log))
+        assert not missing, f"{log}: {len(missing)} acknowledged appends are lost"
+
+
+def lose(lost: float, line: list[str]) -> list[str]:
+    """The command line of a sequencer that loses this part of its pings."""
+    arguments = line[line.index("-m") + 1 :] if "-m" in line else line[3:]
+    return [sys.executable, deaf_member.__file__, str(lost), *arguments]
+
+
+def find_p99_s(loads: list[Load], since_s: float) -> float:
+    """Of all appends that were sent since; one that was not acknowledged is none of them."""
+    took_s = sorted(
+        acked_s - sent_s for load in loads for sent_s, acked_s in load.acked_s if sent_s > since_s
+    )
+    assert len(took_s) >= 100, "too few appends to judge"
+    return took_s[len(took_s) * 99 // 100]
