@@ -214,7 +214,7 @@ def draw_options(
 
     def draw_kinds() -> tuple[LogConfig, LogConfig | None]:
         log = _draw_log(rng, places, is_restless=is_restless)
-        more = _draw_more(early, tiered)
+        more = _draw_more(early, tiered, wishes)
         return choose_kinds(log.model_copy(update=more), copysets, flexible)
 
     return Options(
@@ -287,8 +287,13 @@ def _draw_places(rng: random.Random, repair: random.Random | None) -> tuple[tupl
     )
 
 
-def _draw_more(early: random.Random, tiered: random.Random | None) -> dict[str, Any]:
-    more: dict[str, Any] = {"early_append": early.random() < 0.4}
+def _draw_more(
+    early: random.Random, tiered: random.Random | None, wishes: random.Random
+) -> dict[str, Any]:
+    more: dict[str, Any] = {
+        "early_append": early.random() < 0.4,
+        "compression": wishes.choice(("none", "zstd")),
+    }
     return more if tiered is None else {**more, "tiering": _draw_tiering(tiered)}
 
 
@@ -372,6 +377,7 @@ def _format_log(log: LogConfig) -> str:
         f"{format_replication(log)}"
         f"-roll{roll.interval // SECOND}s/{roll.size}B/idle{roll.idle_close // SECOND}s"
         f"-owed{log.owed_bytes_max}B-{log.ack_mode}-{log.commit}-{log.flush.policy}"
+        f"{'-zstd' * (log.compression == 'zstd')}"
         f"-kept{log.producers.results_kept}-{_format_retention(log.retention)}"
         f"{'-early' * log.early_append}{_format_tiering(log.tiering)}"
     )

@@ -46,7 +46,7 @@ from duramen.runtime.sequencer.node_watch import NodeWatch
 from duramen.runtime.stores.metadata_store import MetadataError, SessionState
 from duramen.units import MS, SECOND
 from duramen.wire.control_record import encode_control
-from duramen.wire.entry import CONTROL, STATE, encode_entry
+from duramen.wire.entry import CONTROL, STATE, encode_entry, read_entry_info
 from duramen.wire.metadata_json import encode_log, read_bookie, read_log
 from duramen_sequencer.append_frames import AppendFrames
 from duramen_sequencer.fencing import set_token
@@ -157,7 +157,7 @@ class SequencerNode(Node):
     def _start(self) -> None:
         self.marks = HintMarks(lambda: self.world.now_us)
         self.context = SequencerContext(
-            self.sequencer_id, random.Random(self.world.rng.getrandbits(64)), _encode,
+            self.sequencer_id, random.Random(self.world.rng.getrandbits(64)), self._encode,
             encode_control=encode_control, unix_offset_us=self._clock_offset_us,
             nodes=_CountedNodes(self.world), hints=MarkedHints(self.marks),
         )  # fmt: skip
@@ -406,10 +406,12 @@ class SequencerNode(Node):
 
     def _draw_config(self, log_id: LogId, config: LogConfig) -> LogConfig:
         before = self._turn(log_id, config)
+        first, _ = self._kinds[log_id - 1]
         return before.model_copy(update={
             "replication": self._draw_replication(before),
             "commit": self.world.rng.choice(("lac", "control")),
             "ack_mode": self._draw_ack_mode(log_id),
+            "compression": self.world.rng.choice(("none", first.compression)),
         })  # fmt: skip
 
     def _draw_ack_mode(self, log_id: LogId) -> str:
@@ -478,18 +480,20 @@ class SequencerNode(Node):
             except MetadataError:
                 return
 
+    def _encode(  # noqa: PLR0917 - the shape of `EncodeEntry`
+        self, ledger_id: LedgerId, entry: EntryId, before: Any, batches: Any, record_count: int,
+        after: Any, *, is_control: bool = False, has_state: bool = False,
+        is_compressing: bool = False,
+    ) -> bytes:  # fmt: skip
+        encoded = encode_entry(
+            ledger_id=ledger_id, entry_id=entry, before=before, batches=batches,
+            record_count=record_count, after=after, flags=CONTROL * is_control | STATE * has_state,
+            is_compressing=is_compressing,
+        )  # fmt: skip
+        self.world.counts["entry compressed"] += read_entry_info(encoded).is_compressed
+        return encoded
+
     def validate(self) -> None:
         for driver in self.host._list_drivers():
             cast(WatchedDriver, driver).validate()
         self.context.nodes.validate()
-
-
-def _encode(  # noqa: PLR0917 - the shape of `EncodeEntry`
-    ledger_id: LedgerId, entry: EntryId, before: Any, batches: Any, record_count: int, after: Any,
-    *, is_control: bool = False, has_state: bool = False, is_compressing: bool = False,
-) -> bytes:  # fmt: skip
-    return encode_entry(
-        ledger_id=ledger_id, entry_id=entry, before=before, batches=batches,
-        record_count=record_count, after=after, flags=CONTROL * is_control | STATE * has_state,
-        is_compressing=is_compressing,
-    )  # fmt: skip

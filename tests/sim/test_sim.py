@@ -177,6 +177,7 @@ def test_a_sweep_draws_logs_of_every_kind() -> None:
     }  # fmt: skip
     drawn = [log for seed in range(1, 101) for log in draw_options(seed, copysets=DRAWN).logs]
     assert len({(log.copysets, log.ack_mode) for log in drawn}) == 4
+    assert len({(log.ack_mode, log.compression) for log in drawn}) == 4
 
 
 def test_logs_of_either_wish_have_producers() -> None:
