@@ -55,6 +55,11 @@ EXACTLY_ONCE: Final = (
     "repetition answered", "token set", "token: append_uncertain",
     "token: fencing_token_mismatch", "snapshot read", "snapshot named", "history read",
 )  # fmt: skip
+WISHES: Final = (
+    "log may change its mode", "order asked for", "producer: needs_ordered",
+    "producer: mode_changing", "exact append: needs_ordered", "exact append: mode_changing",
+    "entry compressed",
+)  # fmt: skip
 OWNERSHIP: Final = (
     "hand-over: closed True", "hand-over: log_unavailable", "append held while its log leaves",
     "bookie listed: silent", "bookie listed: takes nothing new", "bookie listed: other incarnation",
@@ -126,7 +131,7 @@ REQUIRED: Final = (
     *(f"log {step}" for step in LOG_STEPS),
     *(f"writer {step}" for step in WRITER_STEPS),
     *(f"recovery {step}" for step in RECOVERY_STEPS),
-    *EXACTLY_ONCE, *PROXIES, *OWNERSHIP, *LIFE, *READERS, *ARCHIVE, *METADATA_LOGS,
+    *EXACTLY_ONCE, *WISHES, *PROXIES, *OWNERSHIP, *LIFE, *READERS, *ARCHIVE, *METADATA_LOGS,
     *REPAIR, *GOSSIP, *HARD_TIMES,
     "segment new → OPEN", "segment OPEN → IN_RECOVERY", "segment IN_RECOVERY → CLOSED",
     "segment OPEN → CLOSED", "segment with holes", "gap reported", "ensemble change",
