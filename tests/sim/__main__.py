@@ -24,7 +24,7 @@ from duramen.units import SECOND
 from tests.sim.log_kinds import DRAWN
 from tests.sim.log_kinds import KINDS as LOG_KINDS
 from tests.sim.long_sleeps import KINDS
-from tests.sim.nemesis import TRANSITIONS
+from tests.sim.nemesis import RECORDED, TRANSITIONS
 from tests.sim.options import FAULTS, GOSSIP_FAULTS, RARE_FAULTS, REPAIR_FAULTS
 from tests.sim.run import Result, play_uncollected, run_seed
 
@@ -92,7 +92,7 @@ METADATA_LOGS: Final = (
     "metadata log made", "metadata epoch claimed", "metadata epoch closed", "metadata move",
     "segment node moved", "metadata log rewritten", "metadata log trimmed",
     "metadata commit: conflict", "metadata commit: unknown", "records of a move that never came",
-    "keeper ended between record and move", "moved segment listed",
+    f"trap: {RECORDED}", "keeper ended between record and move", "moved segment listed",
 )  # fmt: skip
 
 REPAIR: Final = (
