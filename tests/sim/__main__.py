@@ -24,7 +24,7 @@ from duramen.units import SECOND
 from tests.sim.log_kinds import DRAWN
 from tests.sim.log_kinds import KINDS as LOG_KINDS
 from tests.sim.long_sleeps import KINDS
-from tests.sim.nemesis import TRANSITIONS
+from tests.sim.nemesis import RECORDED, TRANSITIONS
 from tests.sim.options import FAULTS, GOSSIP_FAULTS, RARE_FAULTS, REPAIR_FAULTS
 from tests.sim.run import Result, play_uncollected, run_seed
 
@@ -54,6 +54,11 @@ EXACTLY_ONCE: Final = (
     "producer: producer_gap", "producer: producer_fenced", "batch fenced for good",
     "repetition answered", "token set", "token: append_uncertain",
     "token: fencing_token_mismatch", "snapshot read", "snapshot named", "history read",
+)  # fmt: skip
+WISHES: Final = (
+    "log may change its mode", "order asked for", "producer: needs_ordered",
+    "producer: mode_changing", "exact append: needs_ordered", "exact append: mode_changing",
+    "entry compressed",
 )  # fmt: skip
 OWNERSHIP: Final = (
     "hand-over: closed True", "hand-over: log_unavailable", "append held while its log leaves",
@@ -87,7 +92,7 @@ METADATA_LOGS: Final = (
     "metadata log made", "metadata epoch claimed", "metadata epoch closed", "metadata move",
     "segment node moved", "metadata log rewritten", "metadata log trimmed",
     "metadata commit: conflict", "metadata commit: unknown", "records of a move that never came",
-    "keeper ended between record and move", "moved segment listed",
+    f"trap: {RECORDED}", "keeper ended between record and move", "moved segment listed",
 )  # fmt: skip
 
 REPAIR: Final = (
@@ -126,7 +131,7 @@ REQUIRED: Final = (
     *(f"log {step}" for step in LOG_STEPS),
     *(f"writer {step}" for step in WRITER_STEPS),
     *(f"recovery {step}" for step in RECOVERY_STEPS),
-    *EXACTLY_ONCE, *PROXIES, *OWNERSHIP, *LIFE, *READERS, *ARCHIVE, *METADATA_LOGS,
+    *EXACTLY_ONCE, *WISHES, *PROXIES, *OWNERSHIP, *LIFE, *READERS, *ARCHIVE, *METADATA_LOGS,
     *REPAIR, *GOSSIP, *HARD_TIMES,
     "segment new → OPEN", "segment OPEN → IN_RECOVERY", "segment IN_RECOVERY → CLOSED",
     "segment OPEN → CLOSED", "segment with holes", "gap reported", "ensemble change",

@@ -343,9 +343,12 @@ class Checkers:
 
     # --- segments: E1, C1, G1 --------------------------------------------------------------------
 
-    def on_segment_opened(self, log_id: LogId, epoch: Epoch, sequencer_id: SequencerId) -> None:
+    def on_segment_opened(
+        self, log_id: LogId, epoch: Epoch, sequencer_id: SequencerId, ack_mode: str = "ordered"
+    ) -> None:
         """A claim or a roll that makes an epoch took effect in the metadata store."""
         self._segment_record(log_id).on_opened(epoch, sequencer_id)
+        self.conditions(log_id).on_opened(epoch, ack_mode)
 
     def on_segment_closed(  # noqa: PLR0917 - the facts of a close
         self,
@@ -498,6 +501,7 @@ class Checkers:
 
     def on_log_changed(self, now_us: int, before: LogNode, after: LogNode) -> None:
         """A log node was replaced."""
+        self.conditions(after.log_id).on_wish(after.config.ack_mode)
         segments = self._segment_record(after.log_id)
         self._life.on_log_changed(now_us, before, after, segments)
         self._archive.on_log_changed(now_us, before, after, segments)

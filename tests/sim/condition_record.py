@@ -1,4 +1,4 @@
-"""What appends with conditions, tokens and producers of one log experienced: Q1, K1, U1 and O3.
+"""What appends with conditions, tokens, producers of one log experienced: Q1, K1, U1, O3, R29.
 
 Part of `checkers`, beside `log_record`, which judges them as appends like all others. An append
 that was accepted met its condition; a refusal was right at a moment between its invocation and its
@@ -11,6 +11,8 @@ Invariants that are judged here, beside those of docs/testing.md "Invariants":
   Q1  a condition or a producer's sequence is refused only when it does not hold, and holds where
       the append is accepted.
   K1  an append under a fencing token lies where that token is in force; a token that was set stays.
+  R29 what has a demand lies in an `ordered` epoch; none acknowledges out of order above an epoch
+      with a producer or a token; and no mode is refused that nobody ever wished for.
 """
 
 from __future__ import annotations
@@ -84,6 +86,44 @@ class ConditionRecord:
         """Epoch and sequence of the last batch that was acknowledged."""
         self._newest: dict[str, int] = {}
         """The newest epoch that was begun."""
+        self._unordered: set[int] = set()
+        """Epochs that acknowledge out of order."""
+        self._was_wished = False
+        """Somebody wished for such epochs."""
+        self._state_epoch: int | None = None
+        """The lowest epoch of the log with an acknowledged batch of a producer, or a token."""
+
+    # --- modes -----------------------------------------------------------------------------------
+
+    def on_wish(self, ack_mode: str) -> None:
+        """The log's configuration asks for this mode."""
+        self._was_wished = self._was_wished or ack_mode != "ordered"
+
+    def on_opened(self, epoch: int, ack_mode: str) -> None:
+        """An epoch is open, and acknowledges so."""
+        if ack_mode == "ordered":
+            return
+        self._unordered.add(epoch)
+        self._check_state(epoch, "is opened")
+
+    def on_mode_refused(self, code: str) -> None:
+        """Something was refused since it needs order, which the log has not, or soon not any more.
+
+        A zombie may say so of what its log was: nobody who is refused here relies on it.
+        """
+        self._check("R29", self._was_wished, code, "where all was ordered ever")
+
+    def _note_state(self, epoch: int, what: object) -> None:
+        """The next owner has to know of something that lies in this epoch."""
+        known = self._state_epoch
+        self._state_epoch = epoch if known is None else min(known, epoch)
+        self._check_state(max(self._unordered, default=-1), what)
+
+    def _check_state(self, highest: int, what: object) -> None:
+        """No epoch out of order lies above one whose state has to be read back: nobody would."""
+        is_below = self._state_epoch is None or highest < self._state_epoch
+        told = "epoch", highest, "is out of order above the state of", self._state_epoch
+        self._check("R29", is_below, *told, what)
 
     # --- appends ---------------------------------------------------------------------------------
 
@@ -110,6 +150,8 @@ class ConditionRecord:
             return
         demand = asked.demand
         self._check("Q1", seq_num is not None, "an early append was accepted for", demand)
+        is_ordered = dlsn.epoch not in self._unordered
+        self._check("R29", is_ordered, "out of order", dlsn, "was acknowledged for", demand)
         if demand.match_seq_num is not None:
             is_met = demand.match_seq_num == seq_num
             self._check("Q1", is_met, "seq", seq_num, "was accepted for", demand)
@@ -119,6 +161,7 @@ class ConditionRecord:
             name, epoch, sequence = demand.stamp
             known = self._producers.get(name, (-1, -1))
             self._producers[name] = max(known, (epoch, sequence))
+            self._note_state(dlsn.epoch, demand)
 
     def on_stored(self, client: int, append_id: int) -> None:
         """A producer is told that its batch is in the log, but not where."""
@@ -165,6 +208,7 @@ class ConditionRecord:
         self._check_floor(setting.floor, dlsn, setting.token)
         key = key_of(dlsn)
         self._note_token(key, setting.token)
+        self._note_state(dlsn.epoch, setting.token)
         self._set.append(key)
         self._token_floor = max(self._token_floor, key)
 
@@ -265,6 +309,8 @@ class ConditionRecord:
     ) -> None:
         """Each refusal's tail was the log's once. That nothing before it was asked for later is
         O2's to say, which takes a refusal for an event of the log's order."""
+        # What lay in a hole has its numbers all the same, and nobody reads it.
+        has_holes = bool(self._unordered)
         keys = [key_of(dlsn) for dlsn, _, _ in complete]
         for refusal, token in self._refused:
             key = key_of(refusal.dlsn)
@@ -273,6 +319,7 @@ class ConditionRecord:
             count = bisect_left(keys, key)
             passed = complete[count - 1][1] + 1 if count else 0
             is_tail = passed == refusal.seq_num or (not count and head_key > 0)
+            is_tail = is_tail or (has_holes and passed < refusal.seq_num)
             self._check("Q1", is_tail, refusal, "follows", passed, "records")
             in_force = timeline.before(key)
             if refusal.code == "fencing_token_mismatch" and in_force is not None:

@@ -1,9 +1,10 @@
 """Clients that want more than an append: producers, conditions, fencing tokens, by one write proxy.
 
-The proxy is made of production parts (`write_proxy`), and so is the route that sets tokens. Three
+The proxy is made of production parts (`write_proxy`), and so is the route that sets tokens. Four
 habits of clients matter: a producer sends a batch again until it is in the log, for as long as that
 takes, and now and then one that is; whoever was refused by a condition tries at once with the
-number that it was told; and an append under a token is sometimes made under an old one.
+number that it was told; an append under a token is sometimes made under an old one; and a producer
+that a log refuses for its `ack_mode` goes on, and asks an operator for order now and then.
 
 Called by `run`. Documented in docs/testing.md.
 """
@@ -38,6 +39,9 @@ _GRACE_US: Final = 500 * MS
 _PIPELINE: Final = 3
 _CHAIN_MAX: Final = 4
 _REFUSALS: Final = ("condition_failed", "fencing_token_mismatch")
+_MODE_REFUSALS: Final = ("needs_ordered", "mode_changing")
+_ORDER_RATIO: Final = 0.003
+"""Of a producer's batches that are refused for the log's mode: about one in three seconds asks."""
 _ROLES: Final = ("produce", "produce", "produce", "match", "token", "token", "set", "plain")
 
 
@@ -93,9 +97,8 @@ class ExactClient(Node):
         self.open: dict[int, LogId] = {}
         self._options = options
         self._history = history
-        self._log_ids = [
-            LogId(i + 1) for i, log in enumerate(options.logs) if log.ack_mode == "ordered"
-        ]
+        self._sequencers = sequencers
+        self._log_ids = [LogId(i + 1) for i, use in enumerate(options.log_uses) if use.has_demands]
         self.producers = [
             _Producer(f"p{number}", world.rng.choice(self._log_ids))
             for number in range(options.producer_count if self._log_ids else 0)
@@ -220,6 +223,8 @@ class ExactClient(Node):
         del self.open[append_id]
         now_us, history = self.world.now_us, self._history
         self.world.counts[f"exact append: {error.code}"] += 1
+        if error.code in _MODE_REFUSALS:
+            history.conditions(log_id).on_mode_refused(error.code)
         if error.uncertain:
             history.on_uncertain(
                 now_us, self.index, log_id, append_id, is_under_way=is_under_way(error.facts)
@@ -284,6 +289,9 @@ class ExactClient(Node):
                 batch.was_uncertain = batch.was_uncertain or error.uncertain
                 expected_seq = error.facts.get("expected_producer_seq")
                 conditions.on_attempt_refused(self.index, append_id, error.code, expected_seq)
+                if error.code in _MODE_REFUSALS:
+                    conditions.on_mode_refused(error.code)
+                    self._ask_for_order(log_id)
                 if batch.is_abandoned:
                     self._end_abandoned(producer, batch, error)
                     return
@@ -294,6 +302,14 @@ class ExactClient(Node):
                 continue
             self._land(producer, batch, result)
             return
+
+    def _ask_for_order(self, log_id: LogId) -> None:
+        """Through whichever sequencer: one that does not own the log tells its owner nothing."""
+        names = [name for name, each in self._sequencers.items() if each.is_up]
+        if names and self.world.chance(_ORDER_RATIO):
+            sequencer = self._sequencers[self.world.rng.choice(names)]
+            self.world.counts["order asked for"] += 1
+            sequencer.run(sequencer.life, sequencer.reconfigure, log_id, "ordered")
 
     async def _try(self, producer: _Producer, batch: _Batch) -> AppendedBatch | AlreadyStored:
         batch.try_count += 1
@@ -376,6 +392,8 @@ class ExactClient(Node):
             self.world.counts["token set"] += 1
         except DuramenError as error:
             self.world.counts[f"token: {error.code}"] += 1
+            if error.code in _MODE_REFUSALS:
+                conditions.on_mode_refused(error.code)
             if error.code in _REFUSALS:
                 conditions.on_token_refused(self.index, number, _read_refusal(error))
             elif error.uncertain:

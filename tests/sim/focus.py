@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 from duramen.config import LogConfig, Retention, Tiering, parse_log_config
 from duramen.units import MS, SECOND
 from tests.sim.garbage import collected_afterwards
+from tests.sim.log_kinds import settled_use
 from tests.sim.options import Options, draw_options
 from tests.sim.run import Result, Run
 
@@ -61,6 +62,7 @@ def draw_focused(seed: int, focus: Focus) -> Options:
         return _draw_moving(drawn, focus)
     if focus.does_release:
         return _draw_releasing(drawn, focus)
+    logs = [_focus_log(log, focus) for log in drawn.logs]
     return replace(
         drawn,
         duration_us=_DURATION_US,
@@ -70,7 +72,8 @@ def draw_focused(seed: int, focus: Focus) -> Options:
         has_gossip=focus.has_gossip,
         archiver_count=0,
         has_metadata_logs=False,
-        log_kinds=tuple((_focus_log(log, focus), None) for log in drawn.logs),
+        log_kinds=tuple((log, None) for log in logs),
+        log_uses=tuple(map(settled_use, logs)),
         faults=focus.faults,
         calm_us=_CALM_US,
         fault_us=drawn.fault_us if focus.fault_us is None else focus.fault_us,
@@ -95,6 +98,7 @@ def _draw_releasing(drawn: Options, focus: Focus) -> Options:
         archiver_count=2,
         has_metadata_logs=False,
         log_kinds=tuple((_release_log(log), None) for log in drawn.logs),
+        log_uses=tuple(map(settled_use, drawn.logs)),
         faults=focus.faults,
         calm_us=2 * SECOND,
         is_beyond_budget=False,
@@ -120,6 +124,7 @@ def _draw_moving(drawn: Options, focus: Focus) -> Options:
         archiver_count=2,
         has_metadata_logs=True,
         log_kinds=tuple((_release_log(log), None) for log in drawn.logs),
+        log_uses=tuple(map(settled_use, drawn.logs)),
         faults=focus.faults,
         calm_us=_CALM_US,
         is_beyond_budget=False,

@@ -1,15 +1,16 @@
-"""What differs between striped and flexible logs in a run: options, copies, members, places.
+"""What kinds of logs there are in a run: copies, members and places; who comes, what they wish for.
 
 A seed draws its logs as striped ones; `choose_kinds` makes the same promises by copysets, for all
-logs, or for some of them that change their kind as they live.
+logs, or for some of them that change their kind as they live. `LogUse` is what a log's kind does
+not say: whether anybody needs its order, and whether operators wish for another `ack_mode`.
 
-Used by `options`, `run`, `nemesis` and `sequencers`. Documented in docs/testing.md.
+Used by `options`, `run`, `nemesis`, `sequencers` and clients. Documented in docs/testing.md.
 """
 
 from __future__ import annotations
 
 import random
-from typing import Final
+from typing import Final, NamedTuple
 
 from duramen.config import FlexibleReplication, LogConfig, parse_log_config
 from duramen.core.flexible.segment import AnySegment
@@ -24,6 +25,33 @@ KINDS: Final = ("striped", "flexible", "mixed", DRAWN)
 each seed draws one of these, always the same."""
 
 _DRAWN_WEIGHTS: Final = {"striped": 5, "flexible": 2, "mixed": 3}
+
+
+class LogUse(NamedTuple):
+    """Who comes to a log, and what operators make of it."""
+
+    has_demands: bool
+    """Producers, conditions and fencing tokens, which need `ordered` epochs (R29)."""
+
+    changes_mode: bool
+    """Operators wish for either `ack_mode`, to and fro."""
+
+    def format(self) -> str:
+        """In a word."""
+        return ("exact" if self.has_demands else "plain") + "+wishes" * self.changes_mode
+
+
+def settled_use(log: LogConfig) -> LogUse:
+    """Of a log that keeps its mode: whoever needs order comes where there is some."""
+    return LogUse(has_demands=log.ack_mode == "ordered", changes_mode=False)
+
+
+def draw_use(log: LogConfig, rng: random.Random) -> LogUse:
+    """A log that begins out of order has its mode changed, whether anybody needs its order or not:
+    else who needs it would be refused for ever."""
+    if log.ack_mode == "ordered":
+        return LogUse(has_demands=True, changes_mode=rng.random() < 0.5)
+    return LogUse(has_demands=rng.random() < 0.5, changes_mode=True)
 
 
 def draw_kind(seed: int, copysets: str) -> str:

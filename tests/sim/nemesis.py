@@ -16,7 +16,7 @@ from operator import itemgetter
 from typing import Final, NamedTuple
 
 from duramen.core.flexible.segment import AnySegment
-from duramen.ids import LedgerId, LogId, Member
+from duramen.ids import LedgerId, LogId, Member, is_metadata_log
 from duramen.units import MS, SECOND
 from tests.sim.asked_zombie import AskedZombie
 from tests.sim.exact_clients import ExactClient
@@ -55,6 +55,10 @@ acknowledged on the strength of such an answer is not held against the writer.""
 
 TRANSITIONS: Final = ("opened", "ensemble changed", "ensemble changed", "marked", "closed")
 """Commits that a sequencer may die of, right after they took effect and before it learns so."""
+
+RECORDED: Final = "recorded"
+"""Another one, where there are metadata logs: a keeper has closed an epoch of one, and what it
+recorded there is to leave next. Among the closes of all logs a trap would rarely meet it."""
 
 
 class SealCut(NamedTuple):
@@ -145,6 +149,8 @@ class Nemesis:
         """A commit of this sequencer took effect: perhaps it is the one that it dies of."""
         if transition == "marked":
             self._cut_seals(author, log_id)
+        if transition == "closed" and is_metadata_log(log_id):
+            transition = RECORDED
         wanted, is_fatal, span_us = self._traps.get(author, ("", False, 0))
         if wanted != transition:
             return
@@ -257,7 +263,8 @@ class Nemesis:
                 network.clog(sequencer.name, bookie.name, until_us)
                 network.clog(bookie.name, sequencer.name, until_us)
             case "killed at a commit" | "paused at a commit":
-                transition = world.rng.choice(TRANSITIONS)
+                recorded = [RECORDED] * self._options.has_metadata_logs
+                transition = world.rng.choice((*TRANSITIONS, *recorded))
                 is_fatal = fault == "killed at a commit"
                 self._traps[sequencer.name] = (transition, is_fatal, span_us)
             case "store slow":

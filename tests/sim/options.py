@@ -18,7 +18,13 @@ from duramen.core.placement import Candidate, PlacementRule, choose_ensemble
 from duramen.core.quorum import Quorum
 from duramen.ids import BookieId, Incarnation, Member
 from duramen.units import DAY, HOUR, KIB, MS, SECOND
-from tests.sim.log_kinds import choose_kinds, draw_kind, format_replication
+from tests.sim.log_kinds import (
+    LogUse,
+    choose_kinds,
+    draw_kind,
+    draw_use,
+    format_replication,
+)
 
 SHAPES: Final = (
     (3, 3, 2), (3, 3, 2), (3, 2, 2), (5, 3, 2), (5, 5, 3), (4, 3, 2), (4, 4, 3), (4, 4, 2),
@@ -124,6 +130,8 @@ class Options:
     reader_count: int
     log_kinds: tuple[tuple[LogConfig, LogConfig | None], ...]
     """Of each log its configuration, and that of another kind which it has in turns, if any."""
+    log_uses: tuple[LogUse, ...]
+    """Of each log who comes to it, and whether its `ack_mode` changes."""
     appends_per_s: int
     appends_per_frame: int
     faults: tuple[str, ...]
@@ -165,6 +173,8 @@ class Options:
             value: Any = getattr(self, field.name)
             if field.name == "log_kinds":
                 value = "[" + " ".join(_format_log(log) for log in self.logs) + "]"
+            elif field.name == "log_uses":
+                value = "[" + " ".join(use.format() for use in self.log_uses) + "]"
             elif field.name == "places":
                 value = "[" + " ".join(f"{region}/{rack}" for region, rack in value) + "]"
             elif field.name == "faults":
@@ -196,13 +206,17 @@ def draw_options(
         faults = tuple(fault for fault in faults if fault not in PEACEFUL)
     early = random.Random(f"early append {seed}")
     archive, skew = random.Random(f"archive {seed}"), random.Random(f"skew {seed}")
-    rare, flexible = random.Random(f"rare {seed}"), random.Random(f"flexible {seed}")
-    faults += tuple(fault for fault in RARE_FAULTS if rare.random() < _RARE_RATIO)
+    wishes, flexible = random.Random(f"wishes {seed}"), random.Random(f"flexible {seed}")
+    faults += _draw_rare_faults(seed, repair if has_repair else None)
     tiered = archive if archive.random() < _ARCHIVE_RATIO else None
-    if has_repair:
-        faults += tuple(fault for fault in REPAIR_FAULTS if repair.random() < 0.6)
     has_gossip, more_faults = _draw_gossip(seed)
     faults += more_faults
+
+    def draw_kinds() -> tuple[LogConfig, LogConfig | None]:
+        log = _draw_log(rng, places, is_restless=is_restless)
+        more = _draw_more(early, tiered, wishes)
+        return choose_kinds(log.model_copy(update=more), copysets, flexible)
+
     return Options(
         duration_us=duration_us or 60 * SECOND,
         places=(*places, *spares),
@@ -216,13 +230,8 @@ def draw_options(
         client_count=rng.choice((2, 3, 3)),
         producer_count=rng.choice((1, 2, 3)),
         reader_count=rng.choice((1, 1, 2)),
-        log_kinds=tuple(
-            choose_kinds(log.model_copy(update=more), copysets, flexible)
-            for log, more in [
-                (_draw_log(rng, places, is_restless=is_restless), _draw_more(early, tiered))
-                for _ in range(rng.choice((1, 2, 3)))
-            ]
-        ),
+        log_kinds=(kinds := tuple(draw_kinds() for _ in range(rng.choice((1, 2, 3))))),
+        log_uses=tuple(draw_use(log, wishes) for log, _ in kinds),
         appends_per_s=rng.choice((80, 95, 115)),
         appends_per_frame=rng.choice((2, 4, 6)),
         faults=() if is_calm else faults or ("sequencer killed",),
@@ -243,6 +252,15 @@ def draw_options(
         newer=_draw_newer(seed),
         clock_skew_us=skew.choice(_SKEWS_US) if skew.random() < _SKEW_RATIO else 0,
     )
+
+
+def _draw_rare_faults(seed: int, repair: random.Random | None) -> tuple[str, ...]:
+    """What goes wrong in a part of the seeds, and what goes wrong where there is repair."""
+    rare = random.Random(f"rare {seed}")
+    faults = tuple(fault for fault in RARE_FAULTS if rare.random() < _RARE_RATIO)
+    if repair is not None:
+        faults += tuple(fault for fault in REPAIR_FAULTS if repair.random() < 0.6)
+    return faults
 
 
 def _draw_metadata_logs(seed: int) -> bool:
@@ -269,8 +287,13 @@ def _draw_places(rng: random.Random, repair: random.Random | None) -> tuple[tupl
     )
 
 
-def _draw_more(early: random.Random, tiered: random.Random | None) -> dict[str, Any]:
-    more: dict[str, Any] = {"early_append": early.random() < 0.4}
+def _draw_more(
+    early: random.Random, tiered: random.Random | None, wishes: random.Random
+) -> dict[str, Any]:
+    more: dict[str, Any] = {
+        "early_append": early.random() < 0.4,
+        "compression": wishes.choice(("none", "zstd")),
+    }
     return more if tiered is None else {**more, "tiering": _draw_tiering(tiered)}
 
 
@@ -354,6 +377,7 @@ def _format_log(log: LogConfig) -> str:
         f"{format_replication(log)}"
         f"-roll{roll.interval // SECOND}s/{roll.size}B/idle{roll.idle_close // SECOND}s"
         f"-owed{log.owed_bytes_max}B-{log.ack_mode}-{log.commit}-{log.flush.policy}"
+        f"{'-zstd' * (log.compression == 'zstd')}"
         f"-kept{log.producers.results_kept}-{_format_retention(log.retention)}"
         f"{'-early' * log.early_append}{_format_tiering(log.tiering)}"
     )

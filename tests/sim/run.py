@@ -123,11 +123,9 @@ class Run:
         self.locations: dict[Member, Candidate] = {}
         rules = {LogId(i + 1): rule_of_configs(*kinds) for i, kinds in enumerate(options.log_kinds)}
         self.checkers = self.make_checkers(
-            self.locations,
-            rules,
-            pipelined=range(1, options.client_count + 3),
+            self.locations, rules, pipelined=range(1, options.client_count + 3),
             clock_skew_us=options.clock_skew_us,
-        )
+        )  # fmt: skip
         self.network = Network(world, options)
         self.store = Store(world, self.network, options, self._on_applied)
         cluster = {"uuid": CLUSTER, "last_log_id": len(options.logs)}
@@ -136,8 +134,9 @@ class Run:
         self.metadata_logs = MetadataLogWatch(world, self.store, self.checkers, rules)
         for number, config in enumerate(options.logs):
             log_id = LogId(number + 1)
-            log = LogNode(log_id, "ns", f"log-{number}", config)
-            self.store.put(PATHS.log(log_id), encode_log(log))
+            self.checkers.conditions(log_id).on_wish(config.ack_mode)
+            stored = encode_log(LogNode(log_id, "ns", f"log-{number}", config))
+            self.store.put(PATHS.log(log_id), stored)
             self.store.put(parent_path(PATHS.segment(log_id, Epoch(1))))
         self.segments: dict[LedgerId, AnySegment] = {}
         self.bookies: dict[str, BookieNode] = {}
@@ -549,7 +548,7 @@ class Run:
                 self.locations[member] = self.bookies[member.bookie].candidate_of(member)
         if before is None:
             self.world.counts["segment new → OPEN"] += 1
-            self.checkers.on_segment_opened(segment.log_id, segment.epoch, author)
+            self.checkers.on_segment_opened(segment.log_id, segment.epoch, author, segment.ack_mode)
             self.nemesis.on_transition(author, "opened", segment.log_id)
             return
         old = read_any_segment(before)

@@ -20,7 +20,7 @@ from duramen.ids import NOTHING, Dlsn, EntryId, Epoch, LogId, SequencerId
 
 CODES: Final = (
     "D1", "D2", "D3", "O1", "O2", "O3", "G1", "U1", "L1", "F1", "C1", "E1", "P1", "M1", "T1",
-    "Q1", "K1", "R21", "R26", "A1", "H1", "N1",
+    "Q1", "K1", "R21", "R26", "R29", "A1", "H1", "N1",
 )  # fmt: skip
 
 Record = tuple[Dlsn, int, bytes]

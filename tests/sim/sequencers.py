@@ -46,7 +46,7 @@ from duramen.runtime.sequencer.node_watch import NodeWatch
 from duramen.runtime.stores.metadata_store import MetadataError, SessionState
 from duramen.units import MS, SECOND
 from duramen.wire.control_record import encode_control
-from duramen.wire.entry import CONTROL, STATE, encode_entry
+from duramen.wire.entry import CONTROL, STATE, encode_entry, read_entry_info
 from duramen.wire.metadata_json import encode_log, read_bookie, read_log
 from duramen_sequencer.append_frames import AppendFrames
 from duramen_sequencer.fencing import set_token
@@ -134,6 +134,7 @@ class SequencerNode(Node):
         self._has_repair = options.has_repair
         self._least_ack_quorum = min(map(copies_of, options.logs))
         self._kinds = options.log_kinds
+        self._uses = options.log_uses
 
     @property
     def drivers(self) -> dict[LogId, LogDriver]:
@@ -156,7 +157,7 @@ class SequencerNode(Node):
     def _start(self) -> None:
         self.marks = HintMarks(lambda: self.world.now_us)
         self.context = SequencerContext(
-            self.sequencer_id, random.Random(self.world.rng.getrandbits(64)), _encode,
+            self.sequencer_id, random.Random(self.world.rng.getrandbits(64)), self._encode,
             encode_control=encode_control, unix_offset_us=self._clock_offset_us,
             nodes=_CountedNodes(self.world), hints=MarkedHints(self.marks),
         )  # fmt: skip
@@ -374,23 +375,25 @@ class SequencerNode(Node):
     def _resume(self) -> None:
         self.context.is_rolling_suspended = False
 
-    def reconfigure(self, log_id: LogId) -> None:
-        """An operator changes the log's configuration through this sequencer."""
-        self.loop.run_task(self._reconfigure(log_id))
+    def reconfigure(self, log_id: LogId, ack_mode: str | None = None) -> None:
+        """An operator changes the log's configuration through this sequencer.
 
-    async def _reconfigure(self, log_id: LogId) -> None:
+        Args:
+            ack_mode: what is to change, and nothing else; None: something of it, as it is drawn.
+        """
+        self.loop.run_task(self._reconfigure(log_id, ack_mode))
+
+    async def _reconfigure(self, log_id: LogId, ack_mode: str | None) -> None:
         path = PATHS.log(log_id)
         try:
             await self.session.sync(path)
             stored = await self.session.get(path)
             assert stored is not None
             log = read_log(stored.data)
-            before = self._turn(log_id, log.config)
-            config = before.model_copy(update={
-                "replication": self._draw_replication(before),
-                "commit": self.world.rng.choice(("lac", "control")),
-                "ack_mode": self._draw_ack_mode(log_id),
-            })  # fmt: skip
+            if ack_mode is None:
+                config = self._draw_config(log_id, log.config)
+            else:
+                config = log.config.model_copy(update={"ack_mode": ack_mode})
             version = log.config_version + 1
             news = replace(log, config=config, config_version=version, nonce=f"config {version}")
             await self.session.set(path, encode_log(news), version=stored.version)
@@ -401,10 +404,24 @@ class SequencerNode(Node):
             self.world.counts["reconfigured where it is driven"] += 1
             driver.on_config(config, version)
 
+    def _draw_config(self, log_id: LogId, config: LogConfig) -> LogConfig:
+        before = self._turn(log_id, config)
+        first, _ = self._kinds[log_id - 1]
+        return before.model_copy(update={
+            "replication": self._draw_replication(before),
+            "commit": self.world.rng.choice(("lac", "control")),
+            "ack_mode": self._draw_ack_mode(log_id),
+            "compression": self.world.rng.choice(("none", first.compression)),
+        })  # fmt: skip
+
     def _draw_ack_mode(self, log_id: LogId) -> str:
-        """A log that began out of order, which has no producers, changes to and fro."""
-        if self._kinds[log_id - 1][0].ack_mode == "ordered":
-            return "ordered"
+        """A wish: a log that has producers or a token by then stays as it is (R29).
+
+        Written past the look at the log's owner, which `LogChanges` takes before: who comes between
+        that look and the change is met often so.
+        """
+        if not self._uses[log_id - 1].changes_mode:
+            return self._kinds[log_id - 1][0].ack_mode
         self.world.counts["log may change its mode"] += 1
         return self.world.rng.choice(("ordered", "out_of_order"))
 
@@ -463,18 +480,20 @@ class SequencerNode(Node):
             except MetadataError:
                 return
 
+    def _encode(  # noqa: PLR0917 - the shape of `EncodeEntry`
+        self, ledger_id: LedgerId, entry: EntryId, before: Any, batches: Any, record_count: int,
+        after: Any, *, is_control: bool = False, has_state: bool = False,
+        is_compressing: bool = False,
+    ) -> bytes:  # fmt: skip
+        encoded = encode_entry(
+            ledger_id=ledger_id, entry_id=entry, before=before, batches=batches,
+            record_count=record_count, after=after, flags=CONTROL * is_control | STATE * has_state,
+            is_compressing=is_compressing,
+        )  # fmt: skip
+        self.world.counts["entry compressed"] += read_entry_info(encoded).is_compressed
+        return encoded
+
     def validate(self) -> None:
         for driver in self.host._list_drivers():
             cast(WatchedDriver, driver).validate()
         self.context.nodes.validate()
-
-
-def _encode(  # noqa: PLR0917 - the shape of `EncodeEntry`
-    ledger_id: LedgerId, entry: EntryId, before: Any, batches: Any, record_count: int, after: Any,
-    *, is_control: bool = False, has_state: bool = False, is_compressing: bool = False,
-) -> bytes:  # fmt: skip
-    return encode_entry(
-        ledger_id=ledger_id, entry_id=entry, before=before, batches=batches,
-        record_count=record_count, after=after, flags=CONTROL * is_control | STATE * has_state,
-        is_compressing=is_compressing,
-    )  # fmt: skip

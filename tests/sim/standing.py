@@ -29,6 +29,7 @@ from duramen.units import GIB, HOUR, MINUTE, MS, SECOND
 from duramen.wire.metadata_json import read_node
 from tests.sim.checkers import Checkers
 from tests.sim.garbage import collected_afterwards
+from tests.sim.log_kinds import settled_use
 from tests.sim.metadata import PATHS
 from tests.sim.network import STORE
 from tests.sim.options import Options, draw_options
@@ -104,11 +105,11 @@ def draw_calm_options(seed: int, standing: Standing) -> Options:
     """The seed's cluster with a light load, and no fault but what stands."""
     drawn = draw_options(seed)
     bookie_count = len(drawn.places) - drawn.spare_count
+    logs = [_stay(log, bookie_count) if standing.is_owner else log for log in drawn.logs]
     return replace(
         drawn,
-        log_kinds=tuple(
-            (_stay(log, bookie_count) if standing.is_owner else log, None) for log in drawn.logs
-        ),
+        log_kinds=tuple((log, None) for log in logs),
+        log_uses=tuple(map(settled_use, logs)),
         duration_us=standing.at_us + standing.span_us,
         places=drawn.places[: len(drawn.places) - drawn.spare_count],
         spare_count=0,

@@ -177,6 +177,18 @@ def test_a_sweep_draws_logs_of_every_kind() -> None:
     }  # fmt: skip
     drawn = [log for seed in range(1, 101) for log in draw_options(seed, copysets=DRAWN).logs]
     assert len({(log.copysets, log.ack_mode) for log in drawn}) == 4
+    assert len({(log.ack_mode, log.compression) for log in drawn}) == 4
+
+
+def test_logs_of_either_wish_have_producers() -> None:
+    drawn = [draw_options(seed, copysets=DRAWN) for seed in range(1, 101)]
+    pairs = [pair for options in drawn for pair in zip(options.logs, options.log_uses, strict=True)]
+    found = {(log.ack_mode, use.format()) for log, use in pairs}
+    assert found == {
+        ("ordered", "exact"), ("ordered", "exact+wishes"),
+        ("out_of_order", "exact+wishes"), ("out_of_order", "plain+wishes"),
+    }  # fmt: skip
+    assert all(use.format() in options.format() for options in drawn for use in options.log_uses)
 
 
 def test_options_differ_from_seed_to_seed() -> None:

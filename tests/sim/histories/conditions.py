@@ -1,12 +1,13 @@
 """Histories of producers, conditions and fencing tokens: bad ones, and good ones that come near.
 
-They break Q1, K1, U1 or O3. Used by `test_checkers`.
+They break Q1, K1, U1, O3 or R29. Used by `test_checkers`.
 """
 
 from __future__ import annotations
 
+from duramen.core.segment import Totals
 from duramen.core.sequencer.exactly_once.stamps import Stamp
-from duramen.ids import Dlsn
+from duramen.ids import Dlsn, EntryId, Epoch
 from tests.sim.condition_record import Demand, Refusal
 from tests.sim.histories.history import LOG, History, Play, bodies_of, place, records
 
@@ -217,6 +218,44 @@ def go_back_to_an_older_instance(h: History) -> None:
     h.finish((1, 0, 0, 0, "y"), (1, 1, 0, 1, "x"))
 
 
+# --- R29 -----------------------------------------------------------------------------------------
+
+
+def judge_a_condition_out_of_order(h: History) -> None:
+    h.open(3, ack_mode="out_of_order")
+    match(h, 1, "x", 0)
+    h.ok(1, place(3, 0), 0)
+
+
+def take_a_producer_out_of_order(h: History) -> None:
+    h.open(3, ack_mode="out_of_order")
+    stamped(h, 1, "x", 0, 0)
+    h.ok(1, place(3, 0), 0)
+
+
+def change_the_mode_above_a_producer(h: History) -> None:
+    stamped(h, 1, "x", 0, 0)
+    h.ok(1, place(2, 0), 0)
+    h.open(3, ack_mode="out_of_order")
+
+
+def change_the_mode_above_a_token(h: History) -> None:
+    set_token(h, 1, "new", place(1, 0))
+    h.open(3)
+    h.open(4, ack_mode="out_of_order")
+
+
+def acknowledge_a_producer_below_the_change(h: History) -> None:
+    stamped(h, 1, "x", 0, 0)
+    h.open(3, ack_mode="out_of_order")
+    h.ok(1, place(2, 0), 0)
+
+
+def refuse_for_a_mode_that_nobody_wished_for(h: History) -> None:
+    h.checkers.conditions(LOG).on_wish("ordered")
+    h.checkers.conditions(LOG).on_mode_refused("needs_ordered")
+
+
 # --- Good ones -----------------------------------------------------------------------------------
 
 
@@ -274,6 +313,31 @@ def repeat_until_it_is_there(h: History) -> None:
     h.finish((1, 0, 0, 0, "x"), (1, 1, 0, 1, "y"))
 
 
+def come_once_the_log_is_ordered(h: History) -> None:
+    """What lies in a hole of an epoch out of order has its numbers: the tail is above them."""
+    conditions = h.checkers.conditions(LOG)
+    conditions.on_wish("out_of_order")
+    h.open(3, ack_mode="out_of_order")
+    h.append(1, "x", place(3, 0), 0)
+    match(h, 2, "y", 1)
+    conditions.on_mode_refused("needs_ordered")
+    h.fail(2)
+    holes = ((EntryId(1), EntryId(1)),)
+    h.close(1, -1, 0, 0)
+    h.close(2, -1, 0, 0)
+    h.checkers.on_control_entry(LOG, Epoch(3), EntryId(2))
+    h.checkers.on_segment_closed(LOG, Epoch(3), EntryId(2), Totals(3), 0, None, holes=holes)
+    h.open(4)
+    match(h, 3, "z", 1)
+    mismatch(h, 3, place(4, 0), 3)
+    stamped(h, 4, "w", 0, 0)
+    h.ok(4, place(4, 0), 3)
+    conditions.on_wish("out_of_order")
+    h.open(5)
+    conditions.on_mode_refused("mode_changing")
+    h.finish((3, 0, 0, 0, "x"), (4, 0, 0, 3, "w"))
+
+
 BAD: dict[str, tuple[Play, ...]] = {
     "Q1": (
         accept_elsewhere, refuse_below_an_early_append, refuse_what_holds, refuse_as_a_zombie,
@@ -286,9 +350,14 @@ BAD: dict[str, tuple[Play, ...]] = {
     ),
     "U1": (report_a_repetition_another_place, lose_what_was_said_to_be_stored),
     "O3": (leave_out_a_sequence, go_back_to_an_older_instance),
+    "R29": (
+        judge_a_condition_out_of_order, take_a_producer_out_of_order,
+        change_the_mode_above_a_producer, change_the_mode_above_a_token,
+        acknowledge_a_producer_below_the_change, refuse_for_a_mode_that_nobody_wished_for,
+    ),
 }  # fmt: skip
 
 GOOD: tuple[Play, ...] = (
     refuse_what_became_true_meanwhile, refuse_for_what_is_uncertain, change_tokens_under_way,
-    set_a_token_twice_and_see_it_once, repeat_until_it_is_there,
+    set_a_token_twice_and_see_it_once, repeat_until_it_is_there, come_once_the_log_is_ordered,
 )  # fmt: skip

@@ -76,8 +76,10 @@ class History:
         self.now_us += 1
         return self.now_us
 
-    def open(self, epoch: int, who: str = "s0", log_id: LogId = LOG) -> None:
-        self.checkers.on_segment_opened(log_id, Epoch(epoch), SequencerId(who))
+    def open(
+        self, epoch: int, who: str = "s0", log_id: LogId = LOG, *, ack_mode: str = "ordered"
+    ) -> None:
+        self.checkers.on_segment_opened(log_id, Epoch(epoch), SequencerId(who), ack_mode)
 
     def close(
         self, epoch: int, last: int, count: int, start: int, who: str = "s0", *, own: bool = False

@@ -1,10 +1,11 @@
-"""Mutants of the way between cores: drivers, lanes and the codec of frames.
+"""Mutants of the way between cores: drivers, lanes, the codecs of frames and of entries.
 
 Part of `tests.sim.mutants`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final, cast
 
 from duramen.core.sequencer.effects import CommitOutcome, SetLog, SetSegment
@@ -15,14 +16,17 @@ from duramen.runtime.sequencer.bookie_lanes import BookieLanes, Sink
 from duramen.runtime.sequencer.log_driver import LogDriver
 from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.wire import bookie_calls
+from duramen.wire import entry as entry_module
 from duramen.wire.bookie_calls import Marks
 from duramen.wire.entry import read_entry_info
+from tests.sim.log_kinds import DRAWN
 from tests.sim.mutants.mutant import Mutant
 
 _seal = BookieLanes._seal
 _parse_adds = bookie_calls.parse_adds
 _commit = MetadataLink.commit
 _on_add = LogDriver.on_add
+_compress = entry_module._compress
 
 
 class _Optimist:
@@ -89,6 +93,10 @@ def _count_what_timed_out(
     _on_add(self, member, epoch, entry, BookieStatus.OK if is_silent else status)
 
 
+def _compress_from_the_end(batches: Sequence[bytes], payload_bytes: int) -> bytes | None:
+    return _compress(batches[::-1], payload_bytes)
+
+
 MUTANTS: Final[dict[str, Mutant]] = {
     "unanswered-seal-is-a-seal": Mutant(
         "R12", "lanes report a seal that nobody answered as done",
@@ -105,6 +113,10 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "another-lac-on-the-wire": Mutant(
         "R17", "a frame gives a bookie a higher LAC than it was given",
         ((bookie_calls, "parse_adds", _parse_with_another_lac),),
+    ),
+    "compressed-in-another-order": Mutant(
+        "wire.md", "an entry's batches are compressed in another order than they are numbered",
+        ((entry_module, "_compress", _compress_from_the_end),), copysets=DRAWN,
     ),
     "change-in-several-steps": Mutant(
         "R2", "what is to change together is written node by node",

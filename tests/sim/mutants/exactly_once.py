@@ -10,6 +10,7 @@ from typing import Any, Final
 from duramen.core.log_node import LogNode
 from duramen.core.sequencer.exactly_once.admission import Admission
 from duramen.core.sequencer.exactly_once.carried_state import CarriedState
+from duramen.core.sequencer.exactly_once.modes import Modes
 from duramen.core.sequencer.exactly_once.producer_table import ProducerTable
 from duramen.core.sequencer.exactly_once.rebuild import Rebuild, RebuildState
 from duramen.core.sequencer.exactly_once.snapshots import Snapshots
@@ -18,6 +19,7 @@ from duramen.ids import EntryId, Epoch
 from duramen_writeproxy.appends import Appender
 from duramen_writeproxy.lanes import Lane
 from tests.sim.focus import Focus
+from tests.sim.log_kinds import DRAWN
 from tests.sim.mutants.mutant import Mutant
 from tests.sim.options import ASKED_ZOMBIE
 
@@ -70,6 +72,10 @@ def _refuse_without_a_round(self: Admission, writer: LedgerWriter) -> None:
     _settle(self, writer)
 
 
+def _take_what_needs_order(_: Modes, _append: object, **_known: bool) -> None:
+    """Every mode gives whatever is wanted."""
+
+
 async def _append_whatever_comes(self: Appender, *args: Any, **options: Any) -> Any:
     return await _append(self, *args, **{**options, "is_repeatable": True})
 
@@ -110,6 +116,10 @@ MUTANTS: Final[dict[str, Mutant]] = {
         "write.md", "a refusal is answered without a proof that the epoch is open",
         ((Admission, "settle", _refuse_without_a_round),),
         focus=Focus((ASKED_ZOMBIE,), ack_mode="ordered"),
+    ),
+    "order-is-taken-out-of-order": Mutant(
+        "R29", "an out_of_order epoch takes producers, conditions and tokens",
+        ((Modes, "find_refusal", _take_what_needs_order),), copysets=DRAWN,
     ),
     "redirect-after-time-out-duplicates": Mutant(
         "write.md", "a proxy sends again what may be in the log, and has no producer",

@@ -1,6 +1,6 @@
-"""Mutants of flexible segments: acks by copysets, covers, digests, maps, takeovers (R22 to R28).
+"""Mutants of flexible segments: acks by copysets, covers, digests, maps, takeovers (R22 to R29).
 
-Hunted in runs whose logs are flexible, two of them with the faults alone that they need. Source:
+Hunted in runs whose logs are flexible, three of them with the faults alone that they need. Source:
 docs/protocol/waves.md, docs/protocol/recovery.md "Recovery of a flexible segment",
 docs/protocol/repair.md "Repair of a flexible segment".
 """
@@ -22,6 +22,8 @@ from duramen.units import SECOND
 from tests.sim.focus import Focus
 from tests.sim.mutants.mutant import Mutant
 from tests.sim.options import BODY_ROTS
+
+_on_segment = StalledAppends.on_segment
 
 
 def _count_holders(self: WaveWriter, numbers: Collection[NodeNumber]) -> bool:
@@ -78,6 +80,14 @@ def _appended_all_the_same(self: StalledAppends, _token: int, _segment: Any) -> 
     self._count()
 
 
+def _say_no_unseen(self: StalledAppends, token: int, segment: Any) -> None:
+    """What an out_of_order epoch had under way was not appended, whatever recovery found of it."""
+    if token == self._token and segment is not None and segment.ack_mode != "ordered":
+        placed, self._placed = self._placed, {}
+        self._fail(placed.values(), "not_appended", "nobody looked")
+    _on_segment(self, token, segment)
+
+
 def _nothing_is_short(*_: Any) -> PieceJudgement:
     """What is in the map has everything."""
     return PieceJudgement((), ())
@@ -93,6 +103,12 @@ def _count_who_goes(needed: Any, found: Any, repair_map: Any) -> PieceJudgement:
     ]
     return PieceJudgement(short, judged.hopeless)
 
+
+_STALLING: Final = Focus(
+    ("link clogged", "one-way cut", "late adds"), ack_mode="ordered", copysets="flexible",
+    stall="1s", fault_us=4 * SECOND,
+)  # fmt: skip
+"""Owners take their own logs over all the time."""
 
 MUTANTS: Final[dict[str, Mutant]] = {
     "wave-acked-below-its-property": Mutant(
@@ -136,12 +152,14 @@ MUTANTS: Final[dict[str, Mutant]] = {
         "R26", "copies of a row that goes are evidence for it",
         ((attempt_module, "judge_piece", _count_who_goes),), copysets="flexible",
     ),
+    "not-appended-without-a-look": Mutant(
+        "R29", "not_appended is answered for what recovery kept",
+        ((StalledAppends, "on_segment", _say_no_unseen),),
+        focus=_STALLING._replace(ack_mode="out_of_order"),
+    ),
     "stalled-appended-all-the-same": Mutant(
         "R28", "what an owner sent before it took its log over is appended again",
         ((StalledAppends, "on_segment", _appended_all_the_same),),
-        focus=Focus(
-            ("link clogged", "one-way cut", "late adds"), ack_mode="ordered", copysets="flexible",
-            stall="1s", fault_us=4 * SECOND,
-        ),
+        focus=_STALLING,
     ),
 }  # fmt: skip
