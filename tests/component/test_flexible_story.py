@@ -7,14 +7,17 @@ tests. Source: docs/protocol/ownership.md "Story", docs/protocol/flexible.md "Ch
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from duramen.config import LogConfig, parse_log_config
 from duramen.core.flexible.nodeset import ServingBookie
 from duramen.ids import BookieId, Incarnation, LogId, Member
+from duramen.runtime.http_client import PeerClient
 from duramen.wire.metadata_json import encode_log, read_log
 from duramen.wire.sequencer_calls import AppendedBatch
+from duramen_sequencer.log_changes import AUDITOR, LogChanges
 from duramen_sequencer.log_host import LogHost
 from tests.component.host_world import PATHS, HostWorld, host_world
 from tests.waiting import wait_for
@@ -56,6 +59,31 @@ def tell(host: LogHost, event: str) -> list[str]:
     return [told.get("reason", "") for told in host.stories.report(LOG) if told["event"] == event]
 
 
+def run(scenario: Callable[[HostWorld], Awaitable[None]]) -> None:
+    async def play() -> None:
+        async with host_world() as world:
+            await scenario(world)
+
+    asyncio.run(play())
+
+
+def test_a_roll_that_somebody_asked_for_says_who() -> None:
+    async def scenario(world: HostWorld) -> None:
+        host = await world.add_host("s0")
+        serve(world, bookie(0))
+        await world.add_log(LOG, config=make_config())
+        changes = LogChanges(world.setup, PATHS, host, cast(PeerClient, None))
+        for count, (by, said) in enumerate(
+            (({"by": AUDITOR}, "asked for by the auditor"), ({}, "asked for by somebody"))
+        ):
+            assert isinstance(await world.append(host, LOG), AppendedBatch)
+            assert (await changes.roll({"log_id": str(LOG), **by}))["epoch"] is not None
+            assert len(tell(host, "rolls")) == count + 1
+            assert tell(host, "rolls")[-1].partition(":")[0] == said
+
+    run(scenario)
+
+
 def test_a_roll_for_another_nodeset_says_what_is_another() -> None:
     async def scenario(world: HostWorld) -> None:
         host = await world.add_host("s0")
@@ -91,8 +119,4 @@ def test_a_roll_for_another_nodeset_says_what_is_another() -> None:
         await wait_for(lambda: len(tell(host, "closes")) == 5)
         assert len(tell(host, "rolls")) == 4, "nothing is another"
 
-    async def play() -> None:
-        async with host_world() as world:
-            await scenario(world)
-
-    asyncio.run(play())
+    run(scenario)

@@ -32,7 +32,7 @@ from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
 from duramen.runtime.stores.metadata_store import OutcomeUnknown
 from duramen.wire.metadata_json import Paths, encode_log, encode_node, read_log
 from duramen.wire.nodes.formats import PROCESS_FORMATS
-from duramen_sequencer.log_changes import LogChanges
+from duramen_sequencer.log_changes import AUDITOR, LogChanges
 from duramen_sequencer.log_host import LogHost
 from tests.unit.core_fakes import LOG_ID, FakeStore
 from tests.unit.exact_log import Log
@@ -256,6 +256,8 @@ def test_a_roll_is_passed_on_to_the_owner_once() -> None:
         assert await world.changes.roll({"log_id": TEXT}) == {"epoch": 7}
         forwarded = {"op": "roll", "log_id": TEXT, "forwarded": True}
         assert world.peers.calls == [("http://s1/s/control", forwarded)]
+        assert await world.changes.roll({"log_id": TEXT, "by": AUDITOR}) == {"epoch": 7}
+        assert world.peers.calls[1:] == [("http://s1/s/control", {**forwarded, "by": AUDITOR})]
         assert await world.changes.roll(forwarded) == {"epoch": None}, "nothing is open here"
         world.peers.answer = (503, {"code": "log_unavailable", "detail": "not yet"})
         with pytest.raises(DuramenError, match="not yet"):

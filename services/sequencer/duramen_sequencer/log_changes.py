@@ -37,6 +37,12 @@ _LOG = logging.getLogger(__name__)
 _TRIES: Final = 20
 _PEER_TIMEOUT_US: Final = 2 * SECOND
 _NONCE_CHARACTERS_MAX: Final = 64
+AUDITOR: Final = "auditor"
+_WHY_ROLLS: Final = {
+    AUDITOR: "asked for by the auditor: copies of it are to be made or moved, once it is closed",
+}
+"""In the story, by who asked."""
+
 _NAMED_MAX: Final = 5
 """Producers that a refusal names; more are counted."""
 
@@ -88,7 +94,7 @@ class LogChanges:
         self._client = client
 
     async def roll(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Begin to close the open segment and to open the next one.
+        """Begin to close the open segment and to open the next one; `by` says who asks.
 
         Returns:
             `epoch` of the segment that is being closed; None if the log has none open.
@@ -101,6 +107,8 @@ class LogChanges:
         driver = self._host.drivers.get(log_id)
         if driver is not None and driver.core.writer is not None:
             epoch = driver.core.writer.segment.epoch
+            reason = _WHY_ROLLS.get(str(request.get("by")), "asked for by somebody")
+            self._host.stories.note(log_id, "rolls", epoch, reason)
             driver.core.request_roll()
             driver.flush()
             return {"epoch": epoch}
@@ -110,7 +118,8 @@ class LogChanges:
         owner = await self._host.find_owner(log_id, tried)
         if owner is not None and not request.get("forwarded"):
             try:
-                return await self._ask(owner.url, {"op": "roll", "log_id": str(log_id)})
+                by = {name: request[name] for name in ("by",) if name in request}
+                return await self._ask(owner.url, {"op": "roll", "log_id": str(log_id), **by})
             except _UnansweredError:
                 # Nobody waits for its session's end whose process is known to be gone.
                 owner = await self._host.find_owner(log_id, (*tried, owner.sequencer_id))

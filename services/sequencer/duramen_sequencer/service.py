@@ -50,7 +50,7 @@ from duramen_sequencer.life.keeping import Keeping
 from duramen_sequencer.life.metadata_logs import MetadataLogNodes
 from duramen_sequencer.life.operations import LifeOperations
 from duramen_sequencer.life.retention import RetentionRounds
-from duramen_sequencer.log_changes import LogChanges
+from duramen_sequencer.log_changes import AUDITOR, LogChanges
 from duramen_sequencer.log_host import LogHost
 from duramen_sequencer.log_routes import add_log_routes
 from duramen_sequencer.ownership.admin_routes import add_ownership_routes
@@ -264,7 +264,7 @@ class SequencerService:
         options = self._options
 
         async def ask_roll(log_id: LogId) -> object:
-            return await changes.roll({"log_id": str(log_id)})
+            return await changes.roll({"log_id": str(log_id), "by": AUDITOR})
 
         pace = AuditPace(options.audit_interval_us, grace_us=options.lost_bookie_grace_us)
         auditor = Auditor(link, BookieClient(), ask_roll, self._context.rng, pace)
