@@ -1,4 +1,4 @@
-"""A sequencer that loses some of its pings: `deaf_member.py RATIO MODULE ARGUMENT…`.
+"""A sequencer that loses some of its pings: `-m tests.process.deaf_member RATIO MODULE ARGUMENT…`.
 
 Half of the lost ones never leave, of the others the answer is lost; the caller waits its time for
 both. Everything else of the process is the product's, as `MODULE` starts it.
@@ -19,6 +19,7 @@ from duramen.runtime.http_client import PeerClient, PeerError
 from duramen.runtime.members.gossiping import Gossiping
 from duramen.units import SECOND
 from duramen.wire.member_calls import pack_question
+from tests.pauses import let_pass
 
 
 def lose_pings(ratio: float) -> None:
@@ -35,7 +36,7 @@ def lose_pings(ratio: float) -> None:
         if url is not None and random.random() < 0.5:
             await ask_in_vain(self._peers, url, pack_question(question), timeout_us)
         passed_s = asyncio.get_running_loop().time() - begun_s
-        await asyncio.sleep(max(timeout_us / SECOND - passed_s, 0))
+        await let_pass(timeout_us / SECOND - passed_s, what="the time of a call without an answer")
         return False
 
     Gossiping._call = call_or_lose  # type: ignore[method-assign]

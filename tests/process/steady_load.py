@@ -35,6 +35,7 @@ class Load:
         self.acked: set[bytes] = set()
         self.acked_s: list[tuple[float, float]] = []
         """(when it was sent, when it was acknowledged) of each, in the order of answers."""
+        self.failed_count = 0
         self._client = RestClient(url)
         self._open: set[asyncio.Task[None]] = set()
         self._count = first
@@ -69,6 +70,7 @@ class Load:
         try:
             await self._client.append("default", self.log, encode_batch([body], timestamp_ms=1))
         except (DuramenError, PeerError):
+            self.failed_count += 1
             return
         self.acked.add(body)
         self.acked_s.append((sent_s, time.monotonic()))

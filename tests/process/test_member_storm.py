@@ -1,10 +1,11 @@
 """Pings of sequencers get lost for minutes: owners keep their logs, and appends are as quick.
 
 Four logs of six sequencers are appended to every 50 ms, first without loss, then each sequencer
-loses a part of its pings in both directions. No log changes hands by a hint twice within 10 s,
-nothing that was acknowledged is lost, and p99 of appends is not twice what it was.
+loses a part of its pings in both directions. A twentieth moves no log: three relays and a second
+ping would have to be lost with the first. No append fails, none that was acknowledged is lost, and
+p99 is not twice what it was. With more lost (`DURAMEN_STORM_LOST`) a log may move once in 10 s.
 
-A night's test: `DURAMEN_STORM_S` is how long it lasts, `DURAMEN_STORM_LOST` the part that is lost.
+A night's test: `DURAMEN_STORM_S` is how long it lasts.
 Source: docs/protocol/members.md "When it is wrong".
 """
 
@@ -29,16 +30,22 @@ from tests.process.times import HANG_S
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper, pytest.mark.quiet, pytest.mark.night]
 
+MODULE: Final = "duramen_sequencer.main"
+ROOT: Final = Path(__file__).resolve().parents[2]
 LOGS: Final = ["log-0", "log-1", "log-2", "log-3"]
 SEQUENCER_COUNT: Final = 6
 STORM_S: Final = float(os.environ.get("DURAMEN_STORM_S", "600"))
+CALM_S: Final = min(STORM_S, 60.0)
+"""Before the storm: what appends take without it."""
+
 LOST: Final = float(os.environ.get("DURAMEN_STORM_LOST", "0.05"))
 SLOWER_MAX: Final = 2.0
 HINT_EVERY_S: Final = 10.0
+MILD: Final = 0.05
 _SETTLED_S: Final = 5.0
 """From the start of processes until what they do first is done."""
 
-_TIMEOUT_S: Final = 2 * STORM_S + 2 * HANG_S
+_TIMEOUT_S: Final = CALM_S + STORM_S + 2 * HANG_S
 
 
 @pytest.mark.timeout(_TIMEOUT_S + HANG_S)
@@ -53,14 +60,16 @@ async def scenario(cluster: LocalCluster) -> None:
         await create_log(cluster, log, {})
     p99_s: list[float] = []
     takeover_count: list[int] = []
+    failed_count = 0
     acked: dict[str, set[bytes]] = {log: set() for log in LOGS}
-    for number, lost in enumerate((0.0, LOST)):
+    for number, (lost, lasts_s) in enumerate(((0.0, CALM_S), (LOST, STORM_S))):
         cluster.start_anew(*cluster.ids("sequencer"), wrap=partial(lose, lost))
         async with running_loads(cluster, LOGS, first=number * 10**9) as loads:
             await let_pass(_SETTLED_S, what="until every log has an owner")
             begun_s = time.monotonic()
-            await let_pass(STORM_S, what="the storm, or as long without one")
+            await let_pass(lasts_s, what="the storm, or what comes before it")
             p99_s.append(find_p99_s(loads, begun_s))
+            failed_count += sum(load.failed_count for load in loads)
         for load in loads:
             acked[load.log] |= load.acked
         found = [await statistics(cluster, name) for name in cluster.ids("sequencer")]
@@ -70,7 +79,9 @@ async def scenario(cluster: LocalCluster) -> None:
               {name: sum(int(one[name]) for one in members)
                for name in ("pings", "unanswered", "suspected", "confirmed")})  # fmt: skip
     assert takeover_count[0] == 0
-    assert takeover_count[1] <= len(LOGS) * STORM_S / HINT_EVERY_S
+    is_mild = LOST <= MILD
+    assert takeover_count[1] <= (0 if is_mild else len(LOGS) * STORM_S / HINT_EVERY_S)
+    assert not failed_count or not is_mild
     assert p99_s[1] <= SLOWER_MAX * p99_s[0], p99_s
     for log in LOGS:
         missing = acked[log] - set(await read_log(cluster.state()["read_url"], log))
@@ -79,8 +90,10 @@ async def scenario(cluster: LocalCluster) -> None:
 
 def lose(lost: float, line: list[str]) -> list[str]:
     """The command line of a sequencer that loses this part of its pings."""
-    arguments = line[line.index("-m") + 1 :] if "-m" in line else line[3:]
-    return [sys.executable, deaf_member.__file__, str(lost), *arguments]
+    module = line.index(MODULE)
+    places = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    program = ["env", f"PYTHONPATH={places}", sys.executable, "-m", deaf_member.__name__]
+    return [*program, str(lost), *line[module:]]
 
 
 def find_p99_s(loads: list[Load], since_s: float) -> float:
