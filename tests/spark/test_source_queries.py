@@ -9,6 +9,7 @@ Source: docs/spark.md.
 
 from __future__ import annotations
 
+import asyncio
 import re
 import signal
 import threading
@@ -42,6 +43,9 @@ from pyspark_duramen.reading.reader import LogReader
 from pyspark_duramen.reading.task import read_ranges
 from pyspark_duramen.streaming.reader import LogStreamReader
 from pyspark_duramen.table import ARROW_TYPES
+from tests.component import readproxy_world
+from tests.component.holed_log import HOLES, KINDS, NUMBERS
+from tests.component.holed_log import fill as fill_with_holes
 from tests.process.cluster import LocalCluster, run, running_cluster
 from tests.process.copies import open_store
 from tests.process.metadata_nodes import change_node
@@ -269,6 +273,34 @@ def test_records_that_are_lost_end_a_read_or_have_a_row(site: Site) -> None:
         assert next(found).column("seq_num").to_pylist() == [1]
         with pytest.raises(DuramenError, match="records 2 to 3 of default/lossy are lost"):
             next(found)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_holes_are_rows_of_a_table_and_of_a_stream(site: Site, kind: str, tmp_path: Path) -> None:
+    """A read proxy in this process has the log of `holed_log`; Spark's workers ask it."""
+    wanted = {*NUMBERS, *(("hole", first, end) for first, end, _, _ in HOLES)}
+
+    def tell(table: DataFrame) -> list[object]:
+        rows = table.select("seq_num", "gap").collect()
+        return [row.seq_num if row.gap is None else tuple(row.gap) for row in rows]
+
+    def query(url: str) -> None:
+        for skipping in ("fail", "skip"):
+            options = {"url": url, "logs": "ns/log", "on_truncation": skipping}
+            told = tell(site.spark.read.format("duramen").options(**options).load())
+            assert len(told) == len(wanted) and set(told) == wanted
+        stream = site.stream("ns/log", url=url, max_records_per_trigger=50).load()
+        writer = stream.writeStream.format("parquet").option("path", str(tmp_path / "out"))
+        writer = writer.option("checkpointLocation", str(tmp_path / "check"))
+        finish(writer.trigger(availableNow=True).start())
+        told = tell(site.spark.read.parquet(str(tmp_path / "out")))
+        assert len(told) == len(wanted) and set(told) == wanted
+
+    async def scenario(world: readproxy_world.World) -> None:
+        await fill_with_holes(world, kind)
+        await asyncio.to_thread(query, str(world.http.base_url))
+
+    readproxy_world.run(scenario)
 
 
 def test_what_cannot_be_read_is_refused_by_its_name(site: Site) -> None:
