@@ -65,7 +65,14 @@ HANDED_OVER = (
 )
 """Become another program, whose arguments and codes these are."""
 
-OF_THIS_MACHINE = ("run", "completion", "apply", "verify", "log rebuild", *HANDED_OVER)
+OF_FOLDERS = tuple(f"ca {verb}" for verb in ("init", "issue", "revoke", "publish", "list", "show"))
+"""Ask nobody: `tests/component/test_identity_folder.py` has what they do."""
+
+OF_THIS_MACHINE = (
+    *("run", "completion", "apply", "verify", "log rebuild"),
+    *OF_FOLDERS,
+    *HANDED_OVER,
+)
 """Ask no proxy, or something else first."""
 
 

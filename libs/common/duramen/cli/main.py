@@ -16,6 +16,7 @@ from cyclopts import App
 from duramen import __version__
 from duramen.cli.append import append
 from duramen.cli.cluster.bookies import bookies_app, regions_app
+from duramen.cli.cluster.ca import ca_app
 from duramen.cli.cluster.members import members
 from duramen.cli.cluster.ownership import balance, hand_over, owners, story, weigh
 from duramen.cli.cluster.placement import placement_app
@@ -39,6 +40,7 @@ from duramen.cli.shell.help import PLAIN, unfold_help
 from duramen.cluster.layout import LayoutError
 from duramen.cluster.supervisor import ClusterError
 from duramen.runtime.http_client import PeerError
+from duramen.runtime.identity.names import IdentityError
 
 app = App(
     name="duramen",
@@ -66,6 +68,7 @@ for repair_command in (repair_app, drain, rebalance, disruption, accept_loss):
     app.command(repair_command)
 for live_command in (top, sql, apply, make_completion(app)):
     app.command(live_command)
+app.command(ca_app)
 app.command(archive_app)
 app.command(bench_app)
 unfold_help(app)
@@ -73,7 +76,9 @@ unfold_help(app)
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; gives its exit code."""
-    return run_app(app, argv, usage_errors=(LayoutError,), failures=(ClusterError, PeerError))
+    return run_app(
+        app, argv, usage_errors=(LayoutError,), failures=(ClusterError, IdentityError, PeerError)
+    )
 
 
 if __name__ == "__main__":

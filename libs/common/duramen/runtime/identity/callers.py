@@ -1,0 +1,193 @@
+"""Who calls: headers of one's own for each receiver, and a table of those that were verified.
+
+A caller sends the same header until half of its life is over, so HTTP/2 indexes it and the receiver
+finds it by its text. The table is bounded, also for each leaf: who makes many headers pushes out
+its own. What may be trusted changes with the bundle, so a new one empties the table.
+
+Called by whoever calls or serves a data port. Source: docs/protocol/identity.md "The caller's
+header".
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import OrderedDict
+from typing import Final
+
+from cryptography import x509
+
+from duramen.runtime.identity.certificates import Bundle
+from duramen.runtime.identity.folder import HeldIdentity
+from duramen.runtime.identity.header import (
+    LIFE_S_MAX,
+    SKEW_S_MAX,
+    Caller,
+    CallerRefusedError,
+    judge_times,
+    make_header,
+    read_caller_leaf,
+    take_apart,
+    verify_signature,
+)
+from duramen.runtime.identity.names import Identity
+
+ROW_COUNT_MAX: Final = 4_096
+ROW_COUNT_PER_LEAF: Final = 8
+FIRST_COUNT_PER_LEAF: Final = 32
+"""Verifications that a leaf may ask for at once; another each second. A receiver that restarts is
+asked for one by each caller, and a caller makes a new header every 150 s."""
+
+RECEIVER_COUNT_MAX: Final = 4_096
+
+
+class TooManyHeadersError(CallerRefusedError):
+    """A leaf asks for more verifications than a receiver spends on one: 429."""
+
+
+class OwnHeaders:
+    """The headers of one process, one for each receiver."""
+
+    def __init__(self, held: HeldIdentity) -> None:
+        self._held = held
+        self._made: OrderedDict[Identity, tuple[str, float]] = OrderedDict()
+        self._shifts_s: dict[Identity, float] = {}
+
+    def renew(self, held: HeldIdentity) -> None:
+        """Another certificate is ours from now on."""
+        self._held = held
+        self._made.clear()
+
+    def give(self, receiver: Identity, now: dt.datetime) -> str:
+        """The header for a receiver: the same one until half of its life is over."""
+        made = self._made.get(receiver)
+        if made is not None and now.timestamp() < made[1]:
+            self._made.move_to_end(receiver)
+            return made[0]
+        shifted = now + dt.timedelta(seconds=self._shifts_s.get(receiver, 0.0))
+        header = make_header(self._held.key, self._held.leaf, receiver, shifted)
+        self._made[receiver] = header, now.timestamp() + LIFE_S_MAX / 2
+        if len(self._made) > RECEIVER_COUNT_MAX:
+            gone, _ = self._made.popitem(last=False)
+            self._shifts_s.pop(gone, None)
+        return header
+
+    def shift(self, receiver: Identity, theirs_s: float, now: dt.datetime) -> None:
+        """A receiver refused a header for its time, and told its own: go by that one's clock."""
+        self._made.pop(receiver, None)
+        self._shifts_s[receiver] = theirs_s - now.timestamp()
+
+    def forget(self, receiver: Identity) -> None:
+        """A receiver refused its header: make another one."""
+        self._made.pop(receiver, None)
+
+
+class _Leaf:
+    """A leaf that is valid, and what its holder may still ask for."""
+
+    __slots__ = ("certificate", "headers", "identity", "left", "seen_s")
+
+    def __init__(self, certificate: x509.Certificate, identity: Identity, now_s: float) -> None:
+        self.certificate = certificate
+        self.identity = identity
+        self.headers: OrderedDict[str, None] = OrderedDict()
+        self.left = float(FIRST_COUNT_PER_LEAF)
+        self.seen_s = now_s
+
+    def take_one(self, now_s: float) -> bool:
+        """Whether another verification is its due."""
+        gained = max(now_s - self.seen_s, 0.0)
+        self.left = min(self.left + gained, float(FIRST_COUNT_PER_LEAF))
+        self.seen_s = now_s
+        if self.left < 1.0:
+            return False
+        self.left -= 1.0
+        return True
+
+
+class Callers:
+    """Those who named themselves to one receiver, by the text of their headers."""
+
+    def __init__(self, receiver: Identity, bundle: Bundle) -> None:
+        self._receiver = receiver
+        self._bundle = bundle
+        self._rows: OrderedDict[str, tuple[Caller, bytes]] = OrderedDict()
+        self._leaves: OrderedDict[bytes, _Leaf] = OrderedDict()
+        self._verified_count = 0
+        self._refused_count = 0
+
+    def trust(self, bundle: Bundle) -> None:
+        """What is trusted has changed: everybody is verified anew."""
+        self._bundle = bundle
+        self._rows.clear()
+        self._leaves.clear()
+
+    def find(self, header: str, now: dt.datetime) -> Caller:
+        """Who calls.
+
+        Raises:
+            TooManyHeadersError: its leaf asks for too many verifications.
+            CallerRefusedError: the header names nobody, or nobody who means this receiver now.
+        """
+        row = self._rows.get(header)
+        if row is not None:
+            if now.timestamp() < row[0].until_s:
+                self._rows.move_to_end(header)
+                return row[0]
+            self._drop(header)
+        try:
+            caller = self._verify(header, now)
+        except CallerRefusedError:
+            self._refused_count += 1
+            raise
+        self._verified_count += 1
+        return caller
+
+    def statistics(self) -> dict[str, int]:
+        """Sizes and counters."""
+        return {
+            "callers": len(self._leaves),
+            "headers": len(self._rows),
+            "headers_max": ROW_COUNT_MAX,
+            "verified": self._verified_count,
+            "refused": self._refused_count,
+        }
+
+    def _verify(self, header: str, now: dt.datetime) -> Caller:
+        parts = take_apart(header)
+        if parts.audience != str(self._receiver):
+            raise CallerRefusedError(f"it is meant for {parts.audience[:200]!r}")
+        now_s = now.timestamp()
+        judge_times(parts, now_s)
+        leaf = self._find_leaf(parts.leaf_der, now)
+        # What fails costs its sender's victim nothing: who knows a leaf is not its holder.
+        verify_signature(parts, leaf.certificate)
+        if not leaf.take_one(now_s):
+            raise TooManyHeadersError(f"{leaf.identity} makes too many headers")
+        self._leaves.setdefault(parts.leaf_der, leaf)
+        ends_s = leaf.certificate.not_valid_after_utc.timestamp()
+        caller = Caller(leaf.identity, min(parts.expires_s + SKEW_S_MAX, ends_s))
+        self._keep(header, parts.leaf_der, caller)
+        return caller
+
+    def _find_leaf(self, der: bytes, now: dt.datetime) -> _Leaf:
+        known = self._leaves.get(der)
+        if known is not None and now < known.certificate.not_valid_after_utc:
+            return known
+        leaf = read_caller_leaf(der, self._receiver.domain, self._bundle, now)
+        return _Leaf(*leaf, now.timestamp())
+
+    def _keep(self, header: str, der: bytes, caller: Caller) -> None:
+        self._rows[header] = caller, der
+        leaf = self._leaves[der]
+        leaf.headers[header] = None
+        if len(leaf.headers) > ROW_COUNT_PER_LEAF:
+            self._drop(next(iter(leaf.headers)))
+        if len(self._rows) > ROW_COUNT_MAX:
+            self._drop(next(iter(self._rows)))
+
+    def _drop(self, header: str) -> None:
+        _, der = self._rows.pop(header)
+        leaf = self._leaves[der]
+        del leaf.headers[header]
+        if not leaf.headers:
+            del self._leaves[der]

@@ -1,0 +1,131 @@
+"""Folders whose files change all at once: a generation beside the other, and a link to it.
+
+The layout is a kubelet's: `..data` links to the folder of the generation that counts, and each file
+to its name below `..data`. So a Secret that is mounted and a folder that we write are read alike.
+The generation before stays until the next one, for who is about to read it.
+
+Called by `folder` and `authority`. Source: docs/protocol/identity.md "The folder".
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from duramen.runtime.identity.names import IdentityError
+
+LINK: Final = "..data"
+_LOCK_FILE: Final = ".lock"
+_OWN_MODE: Final = 0o700
+_OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
+
+
+class UnsettledError(IdentityError):
+    """What is wrong may be right in a moment."""
+
+
+def resolve(folder: Path) -> Path:
+    """Where the files of the generation that counts lie: looked up once.
+
+    Raises:
+        UnsettledError: it has just gone.
+        IdentityError: the link leads nowhere.
+    """
+    link = folder / LINK
+    try:
+        return link.resolve(strict=True) if link.is_symlink() else folder
+    except FileNotFoundError:
+        raise UnsettledError(f"{link} leads to nothing: write the folder anew") from None
+    except (OSError, RuntimeError) as error:
+        raise IdentityError(f"{link}: {error}: write the folder anew") from None
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Nobody else writes the folder meanwhile; makes it, mode 0700.
+
+    Raises:
+        IdentityError: others may write it, so whatever it holds may be theirs.
+        OSError: it cannot be made or locked.
+    """
+    if not folder.exists():
+        folder.mkdir(parents=True, mode=_OWN_MODE)
+        sync_folder(folder.parent)
+    if folder.stat().st_mode & _OTHERS_WRITE:
+        raise IdentityError(f"{folder} may be written by others: chmod 700 {folder}")
+    descriptor = os.open(folder / _LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def write_generation(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write files beside those of before, sync them, and let one rename make them count.
+
+    The caller holds the folder's lock. What root writes belongs to the folder's owner.
+
+    Raises:
+        OSError: it cannot be written; the generation before still counts.
+    """
+    link = folder / LINK
+    before = link.readlink().name if link.is_symlink() else None
+    number = 1 + max((_number_of(path) for path in folder.glob("..[0-9]*")), default=0)
+    generation = folder / f"..{number}"
+    owner = folder.stat()
+    generation.mkdir(mode=_OWN_MODE)
+    _give(generation, owner)
+    for name, content in files.items():
+        _write(generation / name, content, owner)
+    sync_folder(generation)
+    sync_folder(folder)
+    _swap(link, generation.name)
+    for name in files:
+        if not (folder / name).is_symlink():
+            _swap(folder / name, f"{LINK}/{name}")
+    sync_folder(folder)
+    for path in folder.glob("..[0-9]*"):
+        if path.name not in (generation.name, before):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def sync_folder(folder: Path) -> None:
+    """Let what was made, renamed or removed in a folder outlive a loss of power."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _number_of(generation: Path) -> int:
+    text = generation.name.removeprefix("..")
+    return int(text) if text.isdecimal() else 0
+
+
+def _write(path: Path, content: bytes, owner: os.stat_result) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    _give(path, owner)
+
+
+def _give(path: Path, owner: os.stat_result) -> None:
+    if os.geteuid() == 0 and owner.st_uid != 0:
+        os.chown(path, owner.st_uid, owner.st_gid)
+
+
+def _swap(link: Path, target: str) -> None:
+    fresh = link.with_name(f"{link.name}.new")
+    fresh.unlink(missing_ok=True)
+    fresh.symlink_to(target)
+    fresh.replace(link)
