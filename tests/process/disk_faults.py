@@ -55,6 +55,7 @@ class Volume:
         self._size_bytes = size_bytes
         self._device: str | None = None
         self._is_mounted = False
+        self._is_cut = False
 
     @staticmethod
     def reason_to_skip() -> str | None:
@@ -67,7 +68,7 @@ class Volume:
             os.truncate(self._image, self._size_bytes)
             # Few inodes, so that a large image is made in no time; no reserve for root.
             _run("mkfs.ext4", "-q", "-F", "-i", "1048576", "-m", "0", str(self._image))
-            self._device = _run("losetup", "--find", "--show", str(self._image)).strip()
+            self._attach()
             self.path.mkdir()
             self.mount()
         except BaseException:
@@ -85,7 +86,14 @@ class Volume:
 
     def mount(self) -> None:
         """Mount, after `unmount`; ext4 replays its log."""
-        assert self._device is not None and not self._is_mounted
+        assert not self._is_mounted
+        if self._is_cut:
+            # A container that began meanwhile has the mount in a namespace of its own, and keeps
+            # the file system as it was: without power. Another device is another file system.
+            self._detach()
+            self._attach()
+            self._is_cut = False
+        assert self._device is not None
         _run("mount", "-t", "ext4", "-o", "noatime", self._device, str(self.path))
         self._is_mounted = True
 
@@ -96,6 +104,7 @@ class Volume:
             fcntl.ioctl(descriptor, EXT4_IOC_SHUTDOWN, _GOING_NO_LOG_FLUSH)
         finally:
             os.close(descriptor)
+        self._is_cut = True
 
     def unmount(self) -> None:
         """Unmount; nobody uses it any more.
@@ -119,10 +128,16 @@ class Volume:
         """Unmount, detach, delete; whatever was under way. Safe to call twice."""
         if self._is_mounted:
             self._unmount_by_force()
+        self._detach()
+        self._image.unlink(missing_ok=True)
+
+    def _attach(self) -> None:
+        self._device = _run("losetup", "--find", "--show", str(self._image)).strip()
+
+    def _detach(self) -> None:
         if self._device is not None:
             _run("losetup", "-d", self._device, is_checked=False)
             self._device = None
-        self._image.unlink(missing_ok=True)
 
     def _unmount_by_force(self) -> None:
         for _ in range(_UNMOUNT_TRIES_MAX):

@@ -57,6 +57,32 @@ def loop_devices(folder: Path) -> str:
     return "".join(line for line in done.stdout.splitlines() if str(folder) in line)
 
 
+def test_power_comes_back_though_a_container_has_the_mount_of_before(tmp_path: Path) -> None:
+    """Whatever begins a namespace of mounts keeps each file system that there is."""
+    leave_out_if(Need.LOOP_DEVICES, Volume.reason_to_skip())
+    hold = ["unshare", "--mount", "--propagation", "private", "sh", "-c", "echo held; read x"]
+    with Volume(tmp_path / "volume", 16 << 20) as volume:
+        write(volume.path / "synced", b"there", is_synced=True)
+        sync_folder(volume.path)
+        with subprocess.Popen(hold, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+            assert holder.stdout is not None and holder.stdout.readline() == b"held\n"
+            volume.cut_power()
+            volume.unmount()
+            volume.mount()
+            found = (volume.path / "synced").read_bytes()
+            holder.communicate(b"\n", timeout=20)
+        assert found == b"there"
+    assert not loop_devices(tmp_path)
+
+
+def sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def test_a_power_cut_keeps_what_was_synced_and_nothing_else(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
