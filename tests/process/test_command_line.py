@@ -40,6 +40,14 @@ name: shop/audit
 Ask = Callable[..., Any]
 
 
+def begin_authority(folder: Path, ask: Callable[..., str]) -> None:
+    """A CA for a cluster that runs has its uuid from ZooKeeper."""
+    answer = json.loads(ask("ca", "init", str(folder / "ca"), "--json"))
+    assert main(["ca", "list", str(folder / "ca"), "--json"]) == 0
+    assert len(answer["domain"]) == 32
+    ask("ca", "init", str(folder / "other"), "--cluster", "nobodys", code=2)
+
+
 def test_what_a_user_types(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with running_cluster(tmp_path / "data", "--bookies", "4") as cluster:
 
@@ -50,6 +58,7 @@ def test_what_a_user_types(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         def ask_rows(statement: str) -> list[dict[str, Any]]:
             return [json.loads(line) for line in ask("sql", statement, "--json").splitlines()]
 
+        begin_authority(tmp_path, ask)
         apply_files(tmp_path, ask)
         lines = tmp_path / "lines"
         lines.write_text("".join(f"{number}\n" for number in range(1_000)))
