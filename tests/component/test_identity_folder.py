@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from duramen.cli.main import main
@@ -31,11 +33,10 @@ from duramen.runtime.identity.folder import (
     write_bundle,
     write_folder,
 )
-from duramen.runtime.identity.names import IdentityError, make_identity
+from duramen.runtime.identity.names import IdentityError
+from tests.unit.identities import BOOKIE, DOMAIN, NOW, usage
 
-NOW: Final = dt.datetime(2026, 11, 27, 12, tzinfo=dt.UTC)
-DOMAIN: Final = "0123456789abcdef0123456789abcdef"
-BOOKIE: Final = make_identity(DOMAIN, "bookie", "bookie-0")
+YEAR: Final = dt.timedelta(days=365)
 
 
 @pytest.fixture(autouse=True)
@@ -319,15 +320,6 @@ def test_a_folder_whose_list_went_first_has_not_no_list(
         read_folder(node, NOW)
 
 
-def test_who_starts_is_who_the_certificate_names(node: Path) -> None:
-    assert read_folder(node, NOW, expected=BOOKIE).identity == BOOKIE
-    other = BOOKIE._replace(name="bookie-1")
-    with pytest.raises(IdentityError, match=r"bookie-0, and .*bookie-1 is to start"):
-        read_folder(node, NOW, expected=other)
-    with pytest.raises(IdentityError, match="of another cluster"):
-        read_folder(node, NOW, expected=BOOKIE._replace(domain="f" * 32))
-
-
 def test_a_folder_is_written_over_by_nobody_else(node: Path, ca: Path, tmp_path: Path) -> None:
     with open_authority(ca, NOW) as authority:
         other = authority.issue(BOOKIE._replace(name="bookie-1"), NOW)
@@ -397,6 +389,33 @@ def test_a_ca_of_a_parent_is_the_anchor_itself(ca: Path, tmp_path: Path) -> None
     write_folder(tmp_path / "node", held._replace(bundle=Bundle((parent.certificate,))))
     with pytest.raises(IdentityError, match="no CA of ca"):
         read_folder(tmp_path / "node", NOW)
+
+
+def test_a_ca_of_anybodys_may_be_the_parent(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As an administrator has one: with no bound on what stands below it, and no list."""
+    now, key, name = dt.datetime.now(dt.UTC), make_key(), x509.Name([])
+    certificate = (
+        x509.CertificateBuilder().subject_name(name).issuer_name(name).serial_number(1)
+        .public_key(key.public_key()).not_valid_before(now).not_valid_after(now + 2 * YEAR)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .add_extension(usage(key_cert_sign=True, crl_sign=True), critical=True)
+        .sign(key, hashes.SHA256())
+    )  # fmt: skip
+    parent = tmp_path / "parent"
+    parent.mkdir()
+    pem = certificate.public_bytes(Encoding.PEM)
+    copy(parent, {"ca.key": encode_key(key), "ca.crt": pem})
+    line = ["ca", "init", str(tmp_path / "ca"), "--uuid", DOMAIN, "--parent"]
+    copy(tmp_path, {"ca.key": encode_key(make_key()), "ca.crt": pem})
+    assert main([*line, str(tmp_path)]) == 1
+    assert "is not the key of" in capsys.readouterr().err
+    assert main([*line, str(parent)]) == 0
+    with open_authority(tmp_path / "ca", now) as authority:
+        (anchor,) = authority.bundle.anchors
+        anchor.verify_directly_issued_by(certificate)
+        assert anchor.not_valid_after_utc == certificate.not_valid_after_utc
 
 
 def test_a_line_that_was_cut_off_is_no_certificate(ca: Path) -> None:

@@ -27,8 +27,8 @@ from duramen.runtime.identity.certificates import Authority, Places, make_author
 from duramen.runtime.identity.folder import write_folder
 from duramen.runtime.identity.names import make_identity
 from tests.pauses import look_again_soon
+from tests.unit.identities import DOMAIN
 
-DOMAIN: Final = "0123456789abcdef0123456789abcdef"
 HERE: Final = Places((), (ipaddress.ip_address("127.0.0.1"),))
 _WAIT_S: Final = 20
 NOW: Final = dt.datetime.now(dt.UTC)
@@ -146,7 +146,7 @@ def test_who_has_a_certificate_of_the_cluster_is_answered_and_nobody_else(tmp_pa
 
 
 def test_a_ca_that_a_parent_signed_is_an_anchor_and_openssl_has_to_be_told(tmp_path: Path) -> None:
-    world = World(tmp_path, make_authority("e" * 32, NOW, path_length=1))
+    world = World(tmp_path, make_authority("e" * 32, NOW))
 
     async def main() -> None:
         async with serving(world.server) as url:

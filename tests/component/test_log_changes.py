@@ -254,7 +254,7 @@ def test_a_roll_is_passed_on_to_the_owner_once() -> None:
     async def scenario(world: World) -> None:
         await world.own_elsewhere()
         assert await world.changes.roll({"log_id": TEXT}) == {"epoch": 7}
-        forwarded = {"op": "roll", "log_id": TEXT, "forwarded": True}
+        forwarded = {"op": "roll", "log_id": TEXT, "by": None, "forwarded": True}
         assert world.peers.calls == [("http://s1/s/control", forwarded)]
         assert await world.changes.roll({"log_id": TEXT, "by": AUDITOR}) == {"epoch": 7}
         assert world.peers.calls[1:] == [("http://s1/s/control", {**forwarded, "by": AUDITOR})]

@@ -121,7 +121,7 @@ def test_what_comes_with_time_has_more_room_and_is_not_kept(tmp_path: Path) -> N
         (one,) = judge([({packets: 1000.0}, {packets: after})], TOLERANCES)
         assert one.is_beyond == is_beyond
     kept.keep(kept.Result(HERE, {packets: 1000.0, SYNCS: 1.0}), tmp_path / "kept.json")
-    assert list(kept.salvage(tmp_path / "kept.json").figures) == [SYNCS]
+    assert list(kept.read_kept(tmp_path / "kept.json").figures) == [SYNCS]
 
 
 def test_less_is_shown_and_never_beyond() -> None:
@@ -269,7 +269,7 @@ HERE = {"cpu": "a processor", "cores": 2, "python": "3.11.7", "kernel": "6"}
 def test_kept_figures_come_back_as_they_were_and_times_are_not_kept(tmp_path: Path) -> None:
     path = tmp_path / "kept.json"
     kept.keep(kept.Result(HERE, QUIET), path)
-    back = kept.salvage(path)
+    back = kept.read_kept(path)
     assert back.machine == HERE
     assert back.figures == {figure: v for figure, v in QUIET.items() if figure is not P50}
     assert kept.compare_with_kept(kept.Result(HERE, QUIET), path) == []
@@ -338,7 +338,7 @@ def test_medians_are_taken_of_what_every_turn_told() -> None:
 
 
 def test_the_kept_file_of_this_tree_can_be_read() -> None:
-    figures = kept.salvage().figures
+    figures = kept.read_kept().figures
     loads = {figure.workload for figure in figures}
     assert loads == {"lone", "batches", "singles"}
     assert all(value >= 0 for value in figures.values())

@@ -47,11 +47,10 @@ from duramen.runtime.identity.header import (
     CallerRefusedError,
 )
 from duramen.runtime.identity.names import Identity, make_identity
+from tests.unit.identities import BOOKIE, DOMAIN, NOW
 
-NOW: Final = dt.datetime(2026, 11, 27, 12, tzinfo=dt.UTC)
 NOW_S: Final = int(NOW.timestamp())
-DOMAIN: Final = "0123456789abcdef0123456789abcdef"
-RECEIVER: Final = make_identity(DOMAIN, "bookie", "bookie-0")
+RECEIVER: Final = BOOKIE
 OTHER: Final = make_identity(DOMAIN, "bookie", "bookie-1")
 CALLER: Final = make_identity(DOMAIN, "sequencer", "sequencer-0")
 

@@ -42,10 +42,8 @@ from duramen.runtime.identity.certificates import (
     when_to_renew,
 )
 from duramen.runtime.identity.names import Role, make_identity
+from tests.unit.identities import BOOKIE, DOMAIN, NOW, usage
 
-NOW: Final = dt.datetime(2026, 11, 27, 12, tzinfo=dt.UTC)
-DOMAIN: Final = "0123456789abcdef0123456789abcdef"
-BOOKIE: Final = make_identity(DOMAIN, "bookie", "bookie-0")
 CLIENT: Final = make_identity(DOMAIN, "client", "ann")
 HERE: Final = Places(("bookie-0",), (ipaddress.ip_address("127.0.0.1"),))
 SECOND: Final = dt.timedelta(seconds=1)
@@ -54,14 +52,6 @@ AUTHORITY: Final = make_authority(DOMAIN, NOW)
 BUNDLE: Final = Bundle((AUTHORITY.certificate,), (list_revoked(AUTHORITY, {}, NOW),))
 CLIENT_AUTH: Final = ExtendedKeyUsageOID.CLIENT_AUTH
 SERVER_AUTH: Final = ExtendedKeyUsageOID.SERVER_AUTH
-
-
-def usage(**given: bool) -> x509.KeyUsage:
-    names = (
-        "digital_signature content_commitment key_encipherment data_encipherment key_agreement "
-        "key_cert_sign crl_sign encipher_only decipher_only"
-    )
-    return x509.KeyUsage(**{name: given.get(name, False) for name in names.split()})
 
 
 @dataclass

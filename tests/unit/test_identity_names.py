@@ -19,8 +19,8 @@ from duramen.runtime.identity.names import (
     make_identity,
     parse_identity,
 )
+from tests.unit.identities import DOMAIN
 
-DOMAIN = "0123456789abcdef0123456789abcdef"
 GOOD = f"spiffe://{DOMAIN}/bookie/bookie-0"
 
 

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from duramen.ids import BookieId, Incarnation
+from duramen.runtime.folders import sync_folder
 from duramen.runtime.role import StartRefusedError
 
 FORMAT: Final = 2
@@ -185,7 +186,7 @@ class Directory:
             missing = [path for path in (self.path, *self.path.parents) if not path.exists()]
             for path in reversed(missing):
                 path.mkdir(exist_ok=True)
-                _sync_directory(path.parent)
+                sync_folder(path.parent)
             self._hold()
         except OSError as error:
             raise StartRefusedError(f"{self.path} cannot be made: {error}") from error
@@ -232,7 +233,7 @@ class Directory:
         """Replace the cookie, durably."""
         self.write(COOKIE + ".new", encode_cookie(cookie))
         os.replace(self.path / (COOKIE + ".new"), self.path / COOKIE)
-        _sync_directory(self.path)
+        sync_folder(self.path)
 
     def write(self, name: str, data: bytes) -> None:
         """Write a small file, durably."""
@@ -240,13 +241,13 @@ class Directory:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        _sync_directory(self.path)
+        sync_folder(self.path)
 
     def remove(self, name: str) -> None:
         """Remove a file if it is there, durably."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.path / name)
-        _sync_directory(self.path)
+        sync_folder(self.path)
 
     def release(self) -> None:
         """Give the directory back."""
@@ -345,7 +346,7 @@ class Directories:
             if cookie.format < NEWEST_FORMAT:
                 directory.write_cookie(dataclasses.replace(cookie, format=NEWEST_FORMAT))
             else:  # a process that was killed may have left its name in the page cache only
-                _sync_directory(directory.path)
+                sync_folder(directory.path)
 
     def is_dirty(self) -> bool:
         """Whether the last process here did not stop cleanly."""
@@ -408,11 +409,3 @@ def _take(document: dict[str, Any], name: str, kind: type) -> Any:
     if type(value) is not kind:
         raise ValueError(f"{name} is {value!r}")
     return value
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

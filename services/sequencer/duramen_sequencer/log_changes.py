@@ -37,14 +37,15 @@ _LOG = logging.getLogger(__name__)
 _TRIES: Final = 20
 _PEER_TIMEOUT_US: Final = 2 * SECOND
 _NONCE_CHARACTERS_MAX: Final = 64
+_NAMED_MAX: Final = 5
+"""Producers that a refusal names; more are counted."""
+
 AUDITOR: Final = "auditor"
+"""As `by` of a roll: who asks for it is told by the story."""
+
 _WHY_ROLLS: Final = {
     AUDITOR: "asked for by the auditor: copies of it are to be made or moved, once it is closed",
 }
-"""In the story, by who asked."""
-
-_NAMED_MAX: Final = 5
-"""Producers that a refusal names; more are counted."""
 
 
 class _UnansweredError(DuramenError):
@@ -118,8 +119,8 @@ class LogChanges:
         owner = await self._host.find_owner(log_id, tried)
         if owner is not None and not request.get("forwarded"):
             try:
-                by = {name: request[name] for name in ("by",) if name in request}
-                return await self._ask(owner.url, {"op": "roll", "log_id": str(log_id), **by})
+                asked = {"op": "roll", "log_id": str(log_id), "by": request.get("by")}
+                return await self._ask(owner.url, asked)
             except _UnansweredError:
                 # Nobody waits for its session's end whose process is known to be gone.
                 owner = await self._host.find_owner(log_id, (*tried, owner.sequencer_id))

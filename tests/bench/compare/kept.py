@@ -112,7 +112,7 @@ def keep(result: Result, path: Path = KEPT) -> None:
     path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def salvage(path: Path = KEPT) -> Result:
+def read_kept(path: Path = KEPT) -> Result:
     """What `keep` wrote."""
     document = json.loads(path.read_text(encoding="utf-8"))
     figures = {
@@ -126,7 +126,7 @@ def salvage(path: Path = KEPT) -> Result:
 
 def compare_with_kept(result: Result, path: Path = KEPT) -> list[str]:
     """A line for each figure that is worse than the kept one, or was kept and is missing now."""
-    kept = salvage(path)
+    kept = read_kept(path)
     complaints = []
     for figure, before in kept.figures.items():
         where = f"{figure.workload}, {figure.name}"
@@ -164,7 +164,7 @@ def is_same_machine(one: dict[str, Any], other: dict[str, Any]) -> bool:
 
 def explain_machines(result: Result, path: Path = KEPT) -> str | None:
     """What to say where the kept figures are of another machine."""
-    kept = salvage(path)
+    kept = read_kept(path)
     if is_same_machine(kept.machine, result.machine):
         return None
     return (

@@ -18,6 +18,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from duramen.cluster.layout import ListenPorts, ProcessPlan
+from duramen.runtime.folders import sync_folder
 
 FILE_NAME: Final = "cluster.json"
 VERSION: Final = 1
@@ -132,11 +133,7 @@ def write_state(folder: Path, state: ClusterState) -> None:
         file.flush()
         os.fsync(file.fileno())
     temporary.rename(folder / FILE_NAME)
-    folder_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder_fd)
-    finally:
-        os.close(folder_fd)
+    sync_folder(folder)
 
 
 def read_document(folder: Path) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from duramen.runtime.cold.store import (
     check_path,
     check_prefix,
 )
+from duramen.runtime.folders import sync_folder
 
 _INCOMING: Final = ".incoming"
 
@@ -94,7 +95,7 @@ class FolderStore(ColdStore):
             self._check_root()
             with suppress(FileNotFoundError):
                 target.unlink()
-                _sync_folder(target.parent)
+                sync_folder(target.parent)
 
     def drop_unfinished(self, before_unix_ms: int) -> int:
         """See the port."""
@@ -120,7 +121,7 @@ class FolderStore(ColdStore):
                 os.link(incoming, target)
             except FileExistsError:
                 raise AlreadyThere(path) from None
-            _sync_folder(target.parent)
+            sync_folder(target.parent)
 
     def _look(self, path: Path) -> ColdFile | None:
         with suppress(FileNotFoundError):
@@ -189,15 +190,7 @@ def _make_folder(folder: Path, root: Path) -> None:
         folder = folder.parent
     for level in reversed(missing):
         level.mkdir(exist_ok=True)
-        _sync_folder(level.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        sync_folder(level.parent)
 
 
 def _raise_unless_gone(error: OSError) -> None:

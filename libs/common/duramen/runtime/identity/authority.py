@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 import orjson
 from cryptography import x509
 
+from duramen.runtime.folders import sync_folder
 from duramen.runtime.identity.certificates import (
     LEAF_LIFE,
     NOWHERE,
@@ -48,7 +49,6 @@ from duramen.runtime.identity.generations import (
     LINK,
     locked,
     resolve,
-    sync_folder,
     write_generation,
 )
 from duramen.runtime.identity.names import Identity, IdentityError

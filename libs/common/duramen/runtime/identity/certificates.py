@@ -105,14 +105,8 @@ def make_key() -> Key:
     return ec.generate_private_key(ec.SECP256R1())
 
 
-def make_authority(
-    domain: str, now: dt.datetime, parent: Authority | None = None, *, path_length: int = 0
-) -> Authority:
-    """A CA for the cluster of this uuid: signed by itself, or by a parent. It is the anchor.
-
-    Args:
-        path_length: how many CAs may stand below it; below a cluster's stands none.
-    """
+def make_authority(domain: str, now: dt.datetime, parent: Authority | None = None) -> Authority:
+    """A CA for the cluster of this uuid: signed by itself, or by a parent. It is the anchor."""
     key = make_key()
     # No two CAs have one subject: TLS libraries and ZooKeeper tell anchors apart by it.
     digest = x509.SubjectKeyIdentifier.from_public_key(key.public_key()).digest
@@ -127,7 +121,7 @@ def make_authority(
         _begin(key.public_key(), signing_key, now, ends)
         .subject_name(subject)
         .issuer_name(issuer)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=path_length), critical=True)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_AUTHORITY_USAGE, critical=True)
         .add_extension(x509.SubjectKeyIdentifier(digest), critical=False)
         .sign(signing_key, hashes.SHA256())

@@ -77,31 +77,25 @@ class HeldIdentity(NamedTuple):
 # --- Reading -------------------------------------------------------------------------------------
 
 
-def read_folder(
-    folder: Path, now: dt.datetime, *, expected: Identity | None = None
-) -> HeldIdentity:
+def read_folder(folder: Path, now: dt.datetime) -> HeldIdentity:
     """What a folder holds now: all files of one generation.
 
     Blocks for 2 s at most, where files are missing or do not fit: somebody may be copying.
 
-    Args:
-        expected: whose it is to be; None: whoever's.
-
     Raises:
-        IdentityError: a file is missing, too open or not readable, its identity is another one, or
-            it is not to be trusted.
+        IdentityError: a file is missing, too open, not readable, or not to be trusted.
     """
     deadline_s = time.monotonic() + _SETTLING_S
     while True:
         try:
-            return _read_once(folder, now, expected)
+            return _read_once(folder, now)
         except UnsettledError as error:
             if time.monotonic() >= deadline_s:
                 raise IdentityError(str(error)) from None
         time.sleep(_SETTLING_LOOK_S)
 
 
-def _read_once(folder: Path, now: dt.datetime, expected: Identity | None) -> HeldIdentity:
+def _read_once(folder: Path, now: dt.datetime) -> HeldIdentity:
     place = resolve(folder)
     # The key comes first: who may not have it need not hear what else is wrong.
     key = read_key(place / KEY_FILE)
@@ -116,11 +110,9 @@ def _read_once(folder: Path, now: dt.datetime, expected: Identity | None) -> Hel
         )
     try:
         identity = read_leaf(leaf)
-        judge_leaf(leaf, bundle, (expected or identity).domain, now)
+        judge_leaf(leaf, bundle, identity.domain, now)
     except CertificateRefusedError as error:
         raise IdentityError(f"{place / LEAF_FILE} {error}: {error.way_out}") from None
-    if expected not in (None, identity):
-        raise IdentityError(f"{place / LEAF_FILE} is of {identity}, and {expected} is to start")
     return HeldIdentity(identity, key, leaf, bundle)
 
 
@@ -168,11 +160,6 @@ def read_key(path: Path) -> Key:
     return key
 
 
-def split_lists(content: bytes) -> list[bytes]:
-    """The PEM blocks of the revocation lists in a file."""
-    return [_LIST_MARK + block for block in content.split(_LIST_MARK)[1:]] or [content]
-
-
 def _see_one_in_time(path: Path, anchors: tuple[x509.Certificate, ...], now: dt.datetime) -> None:
     """An anchor whose time is over, or has not come, harms only what it issued."""
     refusals = []
@@ -194,7 +181,7 @@ def _read_lists(path: Path, bundle: Bundle) -> tuple[x509.CertificateRevocationL
     except UnsettledError:
         return ()
     try:
-        found = list(map(x509.load_pem_x509_crl, split_lists(content)))
+        found = list(map(x509.load_pem_x509_crl, _split_lists(content)))
         lists = {judge_list(revoked, bundle): revoked for revoked in found}
     except UNREADABLE:
         raise IdentityError(f"{path} holds no revocation lists in PEM") from None
@@ -206,6 +193,10 @@ def _read_lists(path: Path, bundle: Bundle) -> tuple[x509.CertificateRevocationL
             "expected, and may be empty"
         )
     return tuple(lists[anchor] for anchor in bundle.anchors)
+
+
+def _split_lists(content: bytes) -> list[bytes]:
+    return [_LIST_MARK + block for block in content.split(_LIST_MARK)[1:]] or [content]
 
 
 def _load_leaf(path: Path) -> x509.Certificate:

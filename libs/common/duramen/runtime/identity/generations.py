@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from duramen.runtime.folders import sync_folder
 from duramen.runtime.identity.names import IdentityError
 
 LINK: Final = "..data"
@@ -94,15 +95,6 @@ def write_generation(folder: Path, files: Mapping[str, bytes]) -> None:
     for path in folder.glob("..[0-9]*"):
         if path.name not in (generation.name, before):
             shutil.rmtree(path, ignore_errors=True)
-
-
-def sync_folder(folder: Path) -> None:
-    """Let what was made, renamed or removed in a folder outlive a loss of power."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _number_of(generation: Path) -> int:

@@ -33,7 +33,6 @@ from duramen.runtime.identity.certificates import (
 )
 from duramen.runtime.identity.names import Identity
 
-HEADER: Final = "duramen-identity"
 HEADER_BYTES_MAX: Final = 3_000
 LIFE_S_MAX: Final = 300
 SKEW_S_MAX: Final = 300
@@ -76,19 +75,11 @@ class Parts(NamedTuple):
     expires_s: int
 
 
-def make_header(
-    key: Key,
-    leaf: x509.Certificate,
-    audience: Identity,
-    now: dt.datetime,
-    *,
-    life_s: int = LIFE_S_MAX,
-) -> str:
-    """A header for one receiver, from this second on."""
-    assert 0 < life_s <= LIFE_S_MAX, life_s
+def make_header(key: Key, leaf: x509.Certificate, audience: Identity, now: dt.datetime) -> str:
+    """A header for one receiver, from this second on, for all the life that one may have."""
     issued_s = int(now.timestamp())
     head = _format_head(b64encode(leaf.public_bytes(Encoding.DER)).decode())
-    body = _format_body(str(audience), issued_s + life_s, issued_s)
+    body = _format_body(str(audience), issued_s + LIFE_S_MAX, issued_s)
     signed = b".".join((_encode(head), _encode(body)))
     signature = b"".join(
         number.to_bytes(_COORDINATE_BYTES)

@@ -1,0 +1,25 @@
+"""What a folder holds, made durable: a name that was made, renamed or removed in it.
+
+A synced file whose folder was not synced may be gone after a loss of power.
+
+Called by whoever writes files that others rely on: cold stores, cookies, `cluster.json`,
+identities. The bookie's journal and ledgers have a file system of their own, for their faults.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def sync_folder(folder: Path) -> None:
+    """Let the names in a folder outlive a loss of power.
+
+    Raises:
+        OSError: it is no folder, or cannot be synced.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
