@@ -207,7 +207,7 @@ def _write(path: Path, seconds: float) -> None:
 
 
 async def _serve_echo() -> None:
-    async def answer(_path: str, body: bytes) -> Answer:
+    async def answer(_path: str, body: bytes, _caller: object) -> Answer:
         return 200, "application/octet-stream", body
 
     server = DataServer("127.0.0.1", 0, answer)

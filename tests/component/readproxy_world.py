@@ -114,7 +114,7 @@ class FakeBookie:
                 self.entries[ledger, EntryId(entry[0])] = entry[1]
             self._changed.notify_all()
 
-    async def _handle(self, path: str, body: bytes) -> Answer:
+    async def _handle(self, path: str, body: bytes, _caller: object) -> Answer:
         if self.on_call is not None:
             await self.on_call(path)
         if self.is_broken:

@@ -39,7 +39,7 @@ class Owner:
     async def stop(self) -> None:
         await self._server.stop()
 
-    async def _on_call(self, path: str, body: bytes) -> Answer:
+    async def _on_call(self, path: str, body: bytes, _caller: object) -> Answer:
         assert path == "/s/control"
         self.asked.append(json.loads(body))
         return self.status, "application/json", json.dumps(self.word).encode()

@@ -22,8 +22,8 @@ from httpx import AsyncClient
 
 from duramen.core.status import BookieStatus
 from duramen.ids import EntryId
+from duramen.runtime.edge.embedded_server import ServerLimits
 from duramen.runtime.http_client import NoAnswerError, OverloadedError, PeerClient
-from duramen.runtime.http_server import ServerLimits
 from duramen.units import KIB, MIB, MS, SECOND
 from duramen.wire.bookie_calls import (
     Add,

@@ -20,15 +20,8 @@ from fastapi import FastAPI
 
 from duramen.limits import CONNECTION_COUNT_MAX
 from duramen.runtime.edge.admin_connections import AdminConnections
-from duramen.runtime.http_server import (
-    AdminServer,
-    Answer,
-    DataServer,
-    PublicServer,
-    ServerLimits,
-    count_connections,
-    fit_connections,
-)
+from duramen.runtime.edge.embedded_server import ServerLimits, count_connections, fit_connections
+from duramen.runtime.http_server import AdminServer, Answer, DataServer, PublicServer
 from duramen.runtime.public.serving import make_public_server
 from duramen.runtime.role import ServiceOptions
 from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
@@ -56,7 +49,7 @@ def run(scenario: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(bounded())
 
 
-async def answer_nothing(_path: str, _body: bytes) -> Answer:
+async def answer_nothing(_path: str, _body: bytes, _caller: object) -> Answer:
     return 200, "text/plain", b""
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from duramen.limits import BODY_SMALL_BYTES
+from duramen.runtime.edge.embedded_server import ServerLimits
 from duramen.runtime.http_client import NoAnswerError, OverloadedError, PeerClient
 from duramen.runtime.http_server import (
     Answer,
@@ -23,7 +24,6 @@ from duramen.runtime.http_server import (
     DataServer,
     NoRoomError,
     PeerServer,
-    ServerLimits,
     refuse_overloaded,
 )
 from duramen.units import MIB, SECOND
@@ -34,7 +34,7 @@ LARGE = BODY_SMALL_BYTES + 1
 DEFAULTS = ServerLimits()
 
 
-async def measure(_path: str, body: bytes) -> Answer:
+async def measure(_path: str, body: bytes, _caller: object) -> Answer:
     return 200, "text/plain", str(len(body)).encode()
 
 

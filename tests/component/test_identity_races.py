@@ -124,12 +124,17 @@ def test_a_write_of_unknown_outcome_is_settled_by_the_next_try(
             disks.lose_all()
         store = MemoryStore(tree)
         await store.start()
-        accepts = {"accepts_new_incarnation": is_replacement}
         directories = disks.open()
 
         async def establish() -> Cookie:
             return await establish_identity(
-                directories, store, PATHS, BookieId("b1"), region="x", rack="y", **accepts
+                directories,
+                store,
+                PATHS,
+                BookieId("b1"),
+                region="x",
+                rack="y",
+                accepts_new_incarnation=is_replacement,
             )
 
         if is_replacement:  # its parent's creation is refused; that one is known

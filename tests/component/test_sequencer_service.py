@@ -141,7 +141,7 @@ def test_a_share_that_is_given_live_stands_in_the_node_and_stays_there(
                 await weighing.weigh({"sequencer_weight": wrong})
             assert caught.value.field == "sequencer_weight"
         status, _, body, *_ = await world.service._on_call(
-            "/s/control", b'{"op": "weigh", "sequencer_weight": 0}'
+            "/s/control", b'{"op": "weigh", "sequencer_weight": 0}', None
         )
         assert (status, json.loads(body)["sequencer_weight"]) == (200, 0.0)
         await wait_for(lambda: says(weight=0.0))

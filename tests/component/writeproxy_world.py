@@ -81,7 +81,7 @@ class FakeSequencer:
     async def stop(self) -> None:
         await self._server.stop()
 
-    async def _on_call(self, path: str, body: bytes) -> Answer:
+    async def _on_call(self, path: str, body: bytes, _caller: object) -> Answer:
         if self.refusal is not None:
             return self.refusal
         if path != "/s/control":

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from duramen.client.rest_client import RestClient
-from duramen.runtime.http_server import count_connections
+from duramen.runtime.edge.embedded_server import count_connections
 from tests.component.raw_http import PREFACE
 from tests.process.cluster import create_log, run, running_cluster
 from tests.process.history import History

@@ -323,6 +323,7 @@ async def establish_identity(
     region: str,
     rack: str,
     accepts_new_incarnation: bool = False,
+    domain: str | None = None,
     old_session_s: float = 0.0,
 ) -> Cookie:
     """Make sure who this bookie is; on return all directories exist and are its own.
@@ -332,6 +333,7 @@ async def establish_identity(
     Args:
         region, rack: what its flags say; a place that a person gave it live is kept.
         accepts_new_incarnation: a person has said that the known incarnation is lost for ever.
+        domain: of the process's identity, whose uuid a new cluster gets; None: it has none.
         old_session_s: how long a registration of the lost incarnation may take to vanish.
 
     Raises:
@@ -363,7 +365,7 @@ async def establish_identity(
         return cookie
     if step is StartStep.REPLACE:
         await _wait_unregistered(store, f"{paths.available}/{bookie_id}", old_session_s)
-    uuid = cluster_uuid or await ensure_cluster(store, paths)
+    uuid = cluster_uuid or await ensure_cluster(store, paths, domain)
     incarnation = pending_incarnation(sights[0], claim) or Incarnation(uuid4().hex)
     cookie = _begin(directories, Cookie(uuid, bookie_id, incarnation, uuid4().hex))
     fields = {"weight": 1.0, **known, **own, "incarnation": incarnation}

@@ -16,6 +16,7 @@ import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from fastapi import FastAPI
@@ -30,10 +31,14 @@ from duramen.ids import (
     Member,
 )
 from duramen.limits import READ_BYTES_MAX
-from duramen.runtime.http_server import PeerServer, ServerLimits
+from duramen.runtime.cluster_node import refuse_other_cluster
+from duramen.runtime.edge.embedded_server import ServerLimits
+from duramen.runtime.http_server import PeerServer, make_guard
 from duramen.runtime.members.witnessing import Witnessing
 from duramen.runtime.registry import Registration
 from duramen.runtime.role import ServiceOptions, StartRefusedError
+from duramen.runtime.security.permitted_roles import BOOKIE_PATHS
+from duramen.runtime.security.process_security import ProcessSecurity, domain_of
 from duramen.runtime.stores.metadata_store import MetadataError, MetadataStore, Rejected
 from duramen.wire.bookie_calls import ReadRange
 from duramen.wire.disk.checkpoint_format import CheckpointFormatError
@@ -86,11 +91,17 @@ class BookieService:
         options: `data_dir` is set.
         fail: ends the process with one sentence and status 1.
         store: the metadata store, not started; closed by `stop`.
+        security: closed by `stop`; None: it has no identity.
     """
 
     def __init__(
-        self, options: ServiceOptions, fail: Callable[[str], None], store: MetadataStore
+        self,
+        options: ServiceOptions,
+        fail: Callable[[str], None],
+        store: MetadataStore,
+        security: ProcessSecurity | None = None,
     ) -> None:
+        self._security = security
         self._options = options
         self._fail = fail
         self._store = store
@@ -132,6 +143,9 @@ class BookieService:
         )
         self._is_store_opened = True
         await self._insist(self._store.start)
+        domain = domain_of(self._security)
+        if domain is not None:
+            await self._insist(partial(refuse_other_cluster, self._store, self._paths, domain))
         self._cookie = cookie = await self._insist(
             lambda: establish_identity(
                 directories,
@@ -141,6 +155,7 @@ class BookieService:
                 region=options.region,
                 rack=options.rack,
                 accepts_new_incarnation=options.accept_new_incarnation,
+                domain=domain,
                 old_session_s=_OLD_SESSION_RATIO * options.session_timeout_s,
             )
         )
@@ -153,7 +168,10 @@ class BookieService:
         storage.start()
         self._is_storage_started = True
         self._repair = RepairCalls(
-            storage, self._plane, RegisteredSources(self._store, self._paths).find
+            storage,
+            self._plane,
+            RegisteredSources(self._store, self._paths, self._security).find,
+            security=self._security,
         )
         self._repair.start()
         if options.takes_part_in_gossip:
@@ -173,11 +191,14 @@ class BookieService:
         )
         show_upkeep(self.upkeep.statistics, storage.statistics)
         await self.upkeep.start()
+        if self._security is not None:
+            self._security.start()
         self._server = PeerServer(
             options.host,
             options.data_port,
             self._plane.handle,
             gate=options.make_gate(),
+            guard=make_guard(self._security, BOOKIE_PATHS),
             limits=ServerLimits(connection_count=options.connection_count),
         )
         show_server(self._server.statistics)
@@ -212,6 +233,8 @@ class BookieService:
             await self._server.stop()
         if self._plane is not None:
             await self._plane.close()
+        if self._security is not None:
+            await self._security.stop()
         if self._directories is None:
             return
         if self._storage is not None and self._is_storage_started:
@@ -238,6 +261,7 @@ class BookieService:
             "upkeep": self.upkeep.statistics() if self.upkeep is not None else None,
             "repair": self._repair.statistics() if self._repair is not None else None,
             "witness": self._witnessing.statistics() if self._witnessing is not None else None,
+            "security": self._security.statistics() if self._security is not None else None,
             **self._proofs.statistics(),
             "store": self._store.statistics(),
         }
@@ -361,7 +385,9 @@ class BookieService:
 
     def _start_witnessing(self, plane: DataPlane) -> None:
         """Others ask whether this bookie reaches a sequencer."""
-        self._witnessing = Witnessing(self._options.node_id, self._store, self._paths.sequencers)
+        self._witnessing = Witnessing(
+            self._options.node_id, self._store, self._paths.sequencers, security=self._security
+        )
         plane.serve(HELPER_PATH, self._witnessing.on_call)
         self._witnessing.start()
 

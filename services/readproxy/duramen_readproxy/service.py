@@ -17,8 +17,9 @@ from prometheus_client import REGISTRY, CollectorRegistry
 
 from duramen.core.reading.replica_order import Place
 from duramen.errors import DuramenError
-from duramen.runtime.cluster_node import wait_session
+from duramen.runtime.cluster_node import wait_own_cluster
 from duramen.runtime.http_client import PeerClient
+from duramen.runtime.identity.names import Role
 from duramen.runtime.metadata_log.records import MetadataRecords
 from duramen.runtime.metadata_log.segment_nodes import SegmentNodes
 from duramen.runtime.public.forwarding import make_forwarder
@@ -33,6 +34,7 @@ from duramen.runtime.reading.positioning.segment_edges import SegmentEdges
 from duramen.runtime.reading.tail import TailFinder
 from duramen.runtime.registry import Registration
 from duramen.runtime.role import ServiceOptions
+from duramen.runtime.security.process_security import ProcessSecurity, domain_of, learn_role
 from duramen.runtime.stores.metadata_store import MetadataStore, SessionState
 from duramen.wire.metadata_json import Paths
 from duramen_readproxy.following.encodings import SharedEncodings
@@ -64,6 +66,7 @@ class ReadProxy:
         cache_bytes: int = CACHE_BYTES_DEFAULT,
         cold: ColdReads | None = None,
         registry: CollectorRegistry = REGISTRY,
+        security: ProcessSecurity | None = None,
     ) -> None:
         self._options = options
         self._store = store
@@ -71,15 +74,19 @@ class ReadProxy:
         here = Place(options.region, options.rack)
         self._cache = EntryCache(cache_bytes)
         # The bookies close it.
-        self._client = PeerClient()
-        self._bookies = Bookies(store, paths.available, here, SystemRandom(), client=self._client)
+        self._security = security
+        self._client = PeerClient(security)
+        self._bookies = Bookies(
+            store, paths.available, here, SystemRandom(), client=self._client,
+            learn=learn_role(security, Role.BOOKIE),
+        )  # fmt: skip
         self._cold = cold or open_cold_reads(options.cold_store, store, paths)
         self.fetcher = RangeFetcher(self._bookies, self._cache, self._cold)
         self._metadata_records = MetadataRecords(store, paths, self.fetcher.fetch_run)
         segment_nodes = SegmentNodes(store, paths, self._metadata_records)
         self.catalog = Catalog(store, paths, segment_nodes, age_max_us=options.metadata_age_max_us)
         self.tails = TailFinder(
-            self._bookies, self.fetcher, OwnerWords(store, paths, self._client).ask
+            self._bookies, self.fetcher, OwnerWords(store, paths, self._client, security).ask
         )
         self.feeds = Feeds(self.fetcher)
         self.encodings = SharedEncodings()
@@ -116,7 +123,10 @@ class ReadProxy:
 
     async def start(self) -> None:
         """Follow the bookies, listen, and be found; waits for ZooKeeper as long as it takes."""
-        await wait_session(self._store)
+        paths = Paths(self._options.cluster)
+        await wait_own_cluster(self._store, paths, domain_of(self._security))
+        if self._security is not None:
+            self._security.start()
         await self._bookies.start()
         await self.homes.start()
         if self._forwarder is not None:
@@ -141,6 +151,8 @@ class ReadProxy:
         await self.homes.stop()
         await self._bookies.stop()
         await self._store.close()
+        if self._security is not None:
+            await self._security.stop()
 
     def is_ready(self) -> bool:
         """Whether reads are served now: without ZooKeeper for as long as what is known may be old.
@@ -175,6 +187,7 @@ class ReadProxy:
             "encodings": self.encodings.statistics(),
             "streams": self.streams.statistics(),
             "homes": self.homes.statistics(),
+            "security": None if self._security is None else self._security.statistics(),
         }
 
     def begin_request(self) -> None:

@@ -18,7 +18,9 @@ from duramen.config import LogConfig, parse_log_config
 from duramen.core.log_node import LogNode
 from duramen.errors import DuramenError
 from duramen.ids import LogId
+from duramen.runtime.identity.names import Identity
 from duramen.runtime.registry import refuse_unspoken
+from duramen.runtime.security.permitted_roles import find_control_roles
 from duramen.runtime.stores.metadata_store import (
     Conflict,
     ConflictKind,
@@ -87,20 +89,26 @@ class Control:
             **others,
         }
 
-    async def handle(self, body: bytes) -> dict[str, Any]:
+    async def handle(self, body: bytes, caller: Identity | None = None) -> dict[str, Any]:
         """Carry out one operation.
+
+        Args:
+            caller: who asks; None: nobody is asked who it is.
 
         Raises:
             DuramenError: refused, or the metadata store cannot be reached (retry).
         """
         try:
             request = json.loads(body)
-            operation = self._operations[request["op"]]
+            name = request["op"]
+            operation = self._operations[name]
         except (ValueError, KeyError, TypeError):
             known = ", ".join(self._operations)
             raise DuramenError(
                 "invalid_argument", f"expected a JSON object with op = {known}", field="op"
             ) from None
+        if caller is not None and caller.role not in find_control_roles(name):
+            raise DuramenError("forbidden", f"a {caller.role} may not ask for {name}")
         try:
             return await operation(request)
         except MetadataError as error:

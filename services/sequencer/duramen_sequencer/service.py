@@ -21,8 +21,10 @@ from duramen.core.log_node import LogNode
 from duramen.errors import DuramenError
 from duramen.ids import LogId
 from duramen.runtime.cluster_node import wait_cluster
+from duramen.runtime.edge.embedded_server import ServerLimits
 from duramen.runtime.http_client import PeerClient
-from duramen.runtime.http_server import Answer, DataServer, ServerLimits
+from duramen.runtime.http_server import Answer, DataServer, make_guard
+from duramen.runtime.identity.names import Identity, Role
 from duramen.runtime.members.gossiping import Gossiping
 from duramen.runtime.metadata_log.entry_reads import open_segment_nodes
 from duramen.runtime.metadata_log.records import MetadataRecords
@@ -30,6 +32,13 @@ from duramen.runtime.reading.cold_reads import open_cold_reads
 from duramen.runtime.registry import Registration, Roster
 from duramen.runtime.role import ServiceOptions, StartRefusedError
 from duramen.runtime.roster_calls import RosterCalls
+from duramen.runtime.security.permitted_roles import SEQUENCER_PATHS
+from duramen.runtime.security.process_security import (
+    ProcessSecurity,
+    domain_of,
+    learn_role,
+    open_security,
+)
 from duramen.runtime.sequencer.bookie_lanes import BookieLanes
 from duramen.runtime.sequencer.maintenance import Maintenance
 from duramen.runtime.sequencer.metadata_link import MetadataLink
@@ -76,17 +85,27 @@ _COLD_CACHE_BYTES: Final = 32 * MIB
 class SequencerService:
     """One sequencer process."""
 
-    def __init__(self, options: ServiceOptions, store: MetadataStore) -> None:
+    def __init__(
+        self,
+        options: ServiceOptions,
+        store: MetadataStore,
+        security: ProcessSecurity | None = None,
+    ) -> None:
         self._options = options
         self._store = store
+        self._security = security
         self._paths = Paths(options.cluster)
-        self._client = PeerClient()
+        self._client = PeerClient(security)
         self._context = make_context(options.node_id)
         self._surveyor = Surveyor(
             store, self._paths, self._context, self._on_bookies_changed,
             steady_after_us=options.bookie_steady_after_us,
+            learn=learn_role(security, Role.BOOKIE),
         )  # fmt: skip
-        self._sequencers = Roster(store, self._paths.sequencers, self._on_sequencers_changed)
+        self._sequencers = Roster(
+            store, self._paths.sequencers, self._on_sequencers_changed,
+            learn=learn_role(security, Role.SEQUENCER),
+        )  # fmt: skip
         lanes = BookieLanes(self._client, self._surveyor.urls.get, NodeWatch(self._context.nodes))
         own_id = self._context.sequencer_id
         link = MetadataLink(store, self._paths, own_id, options.data_url())
@@ -150,9 +169,11 @@ class SequencerService:
             StartRefusedError: what is at the cluster's place is none of ours.
         """
         try:
-            await wait_cluster(self._store, self._paths)
+            await wait_cluster(self._store, self._paths, domain_of(self._security))
         except (Rejected, MetadataJsonError) as error:
             raise StartRefusedError(f"ZooKeeper holds something else: {error}") from error
+        if self._security is not None:
+            self._security.start()
         self._store.on_session(self._on_session)
         await self._surveyor.start()
         await self._maintenance.start()
@@ -193,6 +214,8 @@ class SequencerService:
             await self._cold.stop()
         await self._store.close()
         await self._client.close()
+        if self._security is not None:
+            await self._security.stop()
 
     def is_ready(self) -> bool:
         """Whether appends can be taken, as far as this process is concerned."""
@@ -216,6 +239,7 @@ class SequencerService:
             "balancer": self._balancing.statistics(),
             "repair": self._auditor.statistics(),
             "members": None if self._gossiping is None else self._gossiping.statistics(),
+            "security": None if self._security is None else self._security.statistics(),
             **self.host.statistics(),
         }
 
@@ -267,7 +291,7 @@ class SequencerService:
             return await changes.roll({"log_id": str(log_id), "by": AUDITOR})
 
         pace = AuditPace(options.audit_interval_us, grace_us=options.lost_bookie_grace_us)
-        auditor = Auditor(link, BookieClient(), ask_roll, self._context.rng, pace)
+        auditor = Auditor(link, BookieClient(self._security), ask_roll, self._context.rng, pace)
         fields = {
             "sequencer": options.node_id,
             "admin_url": options.admin_url(),
@@ -288,6 +312,7 @@ class SequencerService:
             self._on_call,
             self._frames.on_call,
             gate=options.make_gate(),
+            guard=make_guard(self._security, SEQUENCER_PATHS),
             limits=ServerLimits(connection_count=options.connection_count),
         )
 
@@ -309,13 +334,14 @@ class SequencerService:
         found = {"members": None} if self._gossiping is None else self._gossiping.describe()
         return {"sequencer": self._options.node_id, **found}
 
-    async def _on_call(self, path: str, body: bytes) -> Answer:
+    async def _on_call(self, path: str, body: bytes, caller: Identity | None) -> Answer:
         if path == MEMBERS_PATH and self._gossiping is not None:
-            return await self._gossiping.on_call(body)
+            return await self._gossiping.on_call(body, caller)
         if path != "/s/control":
             return 404, "text/plain", b"the sequencer serves /s/append and /s/control"
         try:
-            return 200, "application/json", json.dumps(await self._control.handle(body)).encode()
+            answer = await self._control.handle(body, caller)
+            return 200, "application/json", json.dumps(answer).encode()
         except DuramenError as error:
             problem = json.dumps(error.problem()).encode()
             return error.kind.status, "application/problem+json", problem
@@ -353,7 +379,7 @@ class SequencerService:
         self._keeping.on_session(state)
 
 
-def make_service(options: ServiceOptions, _fail: Callable[[str], None]) -> SequencerService:
+def make_service(options: ServiceOptions, fail: Callable[[str], None]) -> SequencerService:
     """Build the service on ZooKeeper."""
     store = ZooKeeperStore(options.zookeeper, session_timeout_s=options.session_timeout_s)
-    return SequencerService(options, store)
+    return SequencerService(options, store, open_security(options, fail))

@@ -15,13 +15,15 @@ import logging
 from collections.abc import Collection
 from typing import Any, Final
 
-from duramen.runtime.cluster_node import wait_session
+from duramen.runtime.cluster_node import wait_own_cluster
 from duramen.runtime.http_client import PeerClient
+from duramen.runtime.identity.names import Role
 from duramen.runtime.members.observing import Observing
 from duramen.runtime.public.forwarding import make_forwarder
 from duramen.runtime.public.serving import complete_app, make_public_server
 from duramen.runtime.registry import Registration, Roster
 from duramen.runtime.role import ServiceOptions
+from duramen.runtime.security.process_security import ProcessSecurity, domain_of, learn_role
 from duramen.runtime.stores.metadata_store import MetadataStore
 from duramen.wire.metadata_json import Paths
 from duramen_writeproxy.append_route import AppendRoute
@@ -59,12 +61,21 @@ class WriteProxy:
         store: not yet started; closed by `stop`.
     """
 
-    def __init__(self, options: ServiceOptions, store: MetadataStore) -> None:
+    def __init__(
+        self,
+        options: ServiceOptions,
+        store: MetadataStore,
+        security: ProcessSecurity | None = None,
+    ) -> None:
         self._options = options
         self._store = store
         self._paths = Paths(options.cluster)
-        self._peers = PeerClient()
-        self._roster = Roster(store, self._paths.sequencers, self._on_roster)
+        self._security = security
+        self._peers = PeerClient(security)
+        self._roster = Roster(
+            store, self._paths.sequencers, self._on_roster,
+            learn=learn_role(security, Role.SEQUENCER),
+        )  # fmt: skip
         self._observing = self._make_observing() if options.takes_part_in_gossip else None
         self._router = Router(lambda: self._roster.nodes, self._list_away)
         self._region: str | None = None
@@ -115,7 +126,9 @@ class WriteProxy:
 
     async def start(self) -> None:
         """Serve; waits for ZooKeeper for as long as it takes."""
-        await wait_session(self._store)
+        await wait_own_cluster(self._store, self._paths, domain_of(self._security))
+        if self._security is not None:
+            self._security.start()
         await self._roster.start()
         await self._elsewhere.start()
         if self._observing is not None:
@@ -155,6 +168,8 @@ class WriteProxy:
         await self._elsewhere.stop()
         await self._peers.close()
         await self._store.close()
+        if self._security is not None:
+            await self._security.stop()
 
     def is_ready(self) -> bool:
         """Whether requests are taken."""
@@ -177,6 +192,7 @@ class WriteProxy:
             "auto_creation": self._auto_creator.statistics(),
             "forwarding": None if self._forwarder is None else self._forwarder.statistics(),
             "metadata": self._store.statistics(),
+            "security": None if self._security is None else self._security.statistics(),
             "members": None if self._observing is None else self._observing.statistics(),
         }
 

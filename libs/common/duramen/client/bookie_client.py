@@ -25,6 +25,7 @@ from duramen.runtime.http_client import (
     RefusedError,
     UnreachableError,
 )
+from duramen.runtime.security.process_security import ProcessSecurity
 from duramen.units import SECOND
 from duramen.wire.bookie_calls import (
     ReadAnswer,
@@ -62,10 +63,14 @@ PULL_TIMEOUT_US = 2 * (PULL_TIME_US + READ_TIMEOUT_US)
 
 
 class BookieClient:
-    """Calls to any number of bookies; one connection to each."""
+    """Calls to any number of bookies; one connection to each.
 
-    def __init__(self) -> None:
-        self._client = PeerClient()
+    Args:
+        security: as of `PeerClient`.
+    """
+
+    def __init__(self, security: ProcessSecurity | None = None) -> None:
+        self._client = PeerClient(security)
 
     async def close(self) -> None:
         """Close every connection."""

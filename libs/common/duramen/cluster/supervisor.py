@@ -33,12 +33,18 @@ from duramen.cluster.layout import (
     plan_cluster,
 )
 from duramen.cluster.leftovers import end_leftovers, find_leftovers
+from duramen.cluster.local_identities import RENEWAL_LOOK_S, LocalIdentities
 from duramen.cluster.process import Child, RestartPauses, prepare_command
 from duramen.errors import DuramenError
 from duramen.limits import LOCAL_JOURNAL_FIRST_FILE_BYTES, ZOOKEEPER_SESSION_S
+from duramen.runtime.cluster_node import find_cluster, wait_session
 from duramen.runtime.embedded_zookeeper import EmbeddedServerError, is_serving
 from duramen.runtime.http_client import PeerError
+from duramen.runtime.identity.names import IdentityError
+from duramen.runtime.stores.metadata_store import MetadataError
+from duramen.runtime.stores.zookeeper_store import ZooKeeperStore
 from duramen.units import format_size
+from duramen.wire.metadata_json import MetadataJsonError, Paths
 
 COLD_FOLDER: Final = "cold"
 READY_TIMEOUT_S: Final = 120.0
@@ -95,6 +101,7 @@ class ClusterOptions:
     call the proxies. `public_names`: what else services are called, as behind a reverse proxy.
     `is_gossiping`: whether sequencers find out together who of them answers.
     `keeps_metadata_logs`: whether metadata of released segments leave ZooKeeper.
+    `has_identities`: whether the services know one another by certificates of a CA in the folder.
     `cold_store`: URL of the archive; None is the folder `cold` beside the data, which is made.
     """
 
@@ -111,6 +118,7 @@ class ClusterOptions:
     cold_store: str | None = None
     is_gossiping: bool = True
     keeps_metadata_logs: bool = True
+    has_identities: bool = False
 
 
 class Supervisor:
@@ -130,6 +138,8 @@ class Supervisor:
         self._children: list[Child] = []
         self._keepers: dict[str, asyncio.Task[None]] = {}
         self._zookeeper = options.zookeeper or ""
+        self._identities = LocalIdentities(self._folder) if options.has_identities else None
+        self._renewing: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
         self._stopping = asyncio.Event()
         self._is_killing = False
@@ -170,6 +180,7 @@ class Supervisor:
             base_port=self._options.base_port,
             has_zookeeper=self._options.zookeeper is None,
             remembered=remembered,
+            has_identities=self._options.has_identities,
         )
         self._children = [Child(plan) for plan in plans]
         if self._options.zookeeper is None:
@@ -177,6 +188,8 @@ class Supervisor:
         self._publish()
         deadline = time.monotonic() + self._options.ready_timeout_s
         for is_first in (True, False):
+            if not is_first and self._identities is not None:
+                await self._prepare_identities(self._identities)
             chosen = [c for c in self._children if (c.plan.role == "zookeeper") is is_first]
             for child in chosen:
                 self._keepers[child.plan.node_id] = asyncio.create_task(self._keep(child))
@@ -188,6 +201,9 @@ class Supervisor:
         self._stopping.set()
         if self._children:
             self._on_event(ClusterEvent("stopping"))
+        if self._renewing is not None:
+            self._renewing.cancel()
+            await asyncio.wait([self._renewing])
         try:
             for roles in _STOP_STAGES:
                 await self._stop_stage([c for c in self._children if c.plan.role in roles])
@@ -203,6 +219,25 @@ class Supervisor:
         self._is_killing = True
         for child in self._children:
             child.kill()
+
+    async def _prepare_identities(self, identities: LocalIdentities) -> None:
+        plans = [child.plan for child in self._children]
+        try:
+            uuid = await _ask_uuid(self._zookeeper)
+            await asyncio.to_thread(identities.prepare, uuid, plans)
+        except (IdentityError, MetadataError, MetadataJsonError, OSError) as error:
+            raise ClusterError(f"no identities: {error}") from error
+        self._renewing = asyncio.create_task(self._renew_for_ever(identities, plans))
+
+    async def _renew_for_ever(
+        self, identities: LocalIdentities, plans: Sequence[ProcessPlan]
+    ) -> None:
+        while True:
+            await asyncio.sleep(RENEWAL_LOOK_S)
+            try:
+                await asyncio.to_thread(identities.renew_due, plans)
+            except (IdentityError, OSError) as error:
+                self._on_event(ClusterEvent("fault", detail=f"an identity: {error}"))
 
     def _take_lock(self) -> None:
         self._lock = (self._folder / "lock").open("a+", encoding="utf-8")
@@ -278,6 +313,8 @@ class Supervisor:
             flags.append("--no-metadata-logs")
         if plan.role in ("sequencer", "readproxy"):
             flags += ["--cold-store", self._cold_store]
+        if plan.role != "zookeeper" and self._identities is not None:
+            flags += ["--tls-dir", str(self._identities.folder_of(plan.node_id))]
         return flags
 
     async def _watch(self, child: Child) -> None:
@@ -372,6 +409,16 @@ async def _is_ready(plan: ProcessPlan, client: RestClient | None) -> bool:
     except (DuramenError, PeerError, TimeoutError):
         return False
     return True
+
+
+async def _ask_uuid(zookeeper: str) -> str | None:
+    """The cluster's uuid; None: ZooKeeper knows none yet."""
+    store = ZooKeeperStore(zookeeper)
+    try:
+        await wait_session(store)
+        return await find_cluster(store, Paths(CLUSTER_NAME))
+    finally:
+        await store.close()
 
 
 def _log_end(child: Child) -> str:

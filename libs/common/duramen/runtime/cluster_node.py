@@ -15,6 +15,7 @@ import logging
 from typing import Final
 from uuid import uuid4
 
+from duramen.runtime.role import StartRefusedError
 from duramen.runtime.stores.metadata_store import (
     Conflict,
     ConflictKind,
@@ -50,24 +51,62 @@ async def wait_session(store: MetadataStore) -> None:
             await asyncio.sleep(_RETRY_S)
 
 
-async def wait_cluster(store: MetadataStore, paths: Paths) -> str:
+async def wait_cluster(store: MetadataStore, paths: Paths, domain: str | None = None) -> str:
     """Start the store and return the cluster's uuid, however long that takes.
 
+    Args:
+        domain: of this process's identity; None: it has none.
+
     Raises:
+        StartRefusedError: the identity is of another cluster.
         Rejected: ZooKeeper will never allow it.
         MetadataJsonError: the node is no cluster node, or of a newer format.
     """
     while True:
         await wait_session(store)
         try:
-            return await ensure_cluster(store, paths)
+            if domain is not None:
+                await refuse_other_cluster(store, paths, domain)
+            return await ensure_cluster(store, paths, domain)
         except (Unavailable, OutcomeUnknown) as error:
             _LOG.warning("waiting for ZooKeeper: %s", error)
             await asyncio.sleep(_RETRY_S)
 
 
-async def ensure_cluster(store: MetadataStore, paths: Paths) -> str:
-    """The cluster's uuid; makes the node if there is none.
+async def wait_own_cluster(store: MetadataStore, paths: Paths, domain: str | None) -> None:
+    """Start the store, and see that what it holds is the cluster of this process's identity.
+
+    Raises:
+        StartRefusedError, MetadataJsonError: it is another one.
+    """
+    while True:
+        await wait_session(store)
+        try:
+            if domain is not None:
+                await refuse_other_cluster(store, paths, domain)
+            return
+        except Unavailable as error:
+            _LOG.warning("waiting for ZooKeeper: %s", error)
+            await asyncio.sleep(_RETRY_S)
+
+
+async def refuse_other_cluster(store: MetadataStore, paths: Paths, domain: str) -> None:
+    """See that an identity is of the cluster that is there; one that is not there is anybody's.
+
+    Raises:
+        StartRefusedError: it is of another one.
+        Unavailable, MetadataJsonError: as `ensure_cluster`.
+    """
+    uuid = await find_cluster(store, paths)
+    if uuid not in (None, domain):
+        raise StartRefusedError(
+            f"the identity is of the cluster {domain}, and ZooKeeper holds {uuid} under this name: "
+            "check --tls-dir, --cluster and --zookeeper"
+        )
+
+
+async def ensure_cluster(store: MetadataStore, paths: Paths, domain: str | None = None) -> str:
+    """The cluster's uuid; makes the node if there is none, with the uuid of an identity if given.
 
     A create that loses the race, or whose outcome is unknown, is settled by reading again: whoever
     made the node, its uuid is the cluster's (R3).
@@ -80,7 +119,7 @@ async def ensure_cluster(store: MetadataStore, paths: Paths) -> str:
         uuid = await find_cluster(store, paths)
         if uuid is not None:
             return uuid
-        fields = {"uuid": uuid4().hex, "format": FORMAT_AT_FIRST, "last_log_id": 0}
+        fields = {"uuid": domain or uuid4().hex, "format": FORMAT_AT_FIRST, "last_log_id": 0}
         with contextlib.suppress(OutcomeUnknown):
             try:
                 await store.create(paths.cluster, encode_node(fields), make_parents=True)

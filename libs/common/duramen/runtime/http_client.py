@@ -1,10 +1,15 @@
-"""Client of the data planes: pyreqwest over cleartext HTTP/2, one connection per peer.
+"""Client of the data planes: pyreqwest over HTTP/2, one connection per peer.
+
+To peers that speak TLS a process shows its certificate, and names itself by header in each call;
+after its identity was renewed new calls take new connections, and the old ones end with their last
+call.
 
 Translates the library's exceptions once, at this border, into three: `Unreachable` (no connection
 was made, nothing was processed), `NoAnswer` (sent, or perhaps sent, and not answered in time) and,
 of those, `Overloaded` (refused with the promise that nothing was done, and with advice when to ask
 again). Everything above decides what these mean for safety.
-Source: docs/benchmarks.md "What shaped the design", R1, docs/protocol/wire.md "Overload".
+Source: docs/benchmarks.md "What shaped the design", R1, docs/protocol/wire.md "Overload",
+docs/protocol/identity.md "The caller's header".
 """
 
 from __future__ import annotations
@@ -18,9 +23,17 @@ from typing import Final
 
 from pyreqwest.client import Client, ClientBuilder
 from pyreqwest.exceptions import DetailedPyreqwestError, PyreqwestError
+from pyreqwest.request import RequestBuilder
 from pyreqwest.response import BaseResponse
 
 from duramen.limits import FRAME_BYTES_MAX
+from duramen.runtime.identity.names import Identity
+from duramen.runtime.security.door import IDENTITY_HEADER, TIME_HEADER
+from duramen.runtime.security.process_security import (
+    SECURE_SCHEME,
+    NotKnownError,
+    ProcessSecurity,
+)
 from duramen.units import MIB, MS, SECOND
 from duramen.wire.frame import RETRY_AFTER_HEADER
 
@@ -45,6 +58,10 @@ class PeerError(Exception):
 
 class UnreachableError(PeerError):
     """No connection: the request was not processed."""
+
+
+class DeniedError(UnreachableError):
+    """The peer does not answer this process, for who it is: nothing was processed; 401 and 403."""
 
 
 class NoAnswerError(PeerError):
@@ -121,40 +138,42 @@ def _first_code(frame: FrameType) -> CodeType:
     return frame.f_code
 
 
-class PeerClient:
-    """Calls to data planes of any number of peers."""
+class _Connections:
+    """The connections of a client that were made with one certificate."""
 
-    def __init__(self) -> None:
-        self._client: Client = (
-            ClientBuilder()
-            .http2_prior_knowledge()
-            .http2_initial_stream_window_size(FRAME_BYTES_MAX)
-            .http2_initial_connection_window_size(4 * FRAME_BYTES_MAX)
-            .http2_max_frame_size(1 * MIB)
-            .http2_keep_alive_interval(_KEEP_ALIVE)
-            .http2_keep_alive_timeout(_KEEP_ALIVE)
-            .connect_timeout(_CONNECT_TIMEOUT)
-            .no_proxy()
-            .follow_redirects(enable=False)
-            .build()
-        )
+    __slots__ = ("call_count", "client", "is_old")
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.call_count = 0
+        self.is_old = False
+
+
+class PeerClient:
+    """Calls to data planes of any number of peers.
+
+    Args:
+        security: by which it names itself to peers that speak TLS; None: it calls none of them.
+    """
+
+    def __init__(self, security: ProcessSecurity | None = None) -> None:
+        self._security = security
+        self._now = _Connections(self._make_client())
+        self._closing: set[asyncio.Task[None]] = set()
+        if security is not None:
+            security.on_change(self._renew)
 
     async def call(self, url: str, body: bytes, timeout_us: int) -> bytes:
         """POST `body`, give the answer's body.
 
         Raises:
             UnreachableError: no connection was made.
+            DeniedError: the peer does not know who calls, or does not let it.
             OverloadedError: refused for now, nothing was done.
             NoAnswerError: no answer within `timeout_us`, the connection broke, or the answer is
                 no success: it may have been processed.
         """
-        try:
-            with KeptCancellation():
-                builder = self._client.post(url).body_bytes(body).timeout(_delta(timeout_us))
-                response = await builder.build().send()
-                answer = bytes(await response.bytes())
-        except PyreqwestError as error:
-            raise translate(error, url) from error
+        response, answer = await self._send("POST", url, body, timeout_us)
         if response.status != 200:
             raise _refusal(response, url)
         return answer
@@ -165,25 +184,28 @@ class PeerClient:
         Raises:
             As `call`, also between pieces.
         """
+        receiver = self._find_receiver(url)
+        connections = self._take()
         try:
-            builder = (
-                self._client.post(url)
-                .body_bytes(body)
-                .timeout(_delta(timeout_us))
-                .streamed_read_buffer_limit(0)
-            )
-            async with builder.build_streamed() as response:
-                if response.status != 200:
-                    raise _refusal(response, url)
-                while True:
-                    with KeptCancellation():
-                        piece = await response.body_reader.read_chunk()
-                    if piece is None:
-                        return
-                    if len(piece):
-                        yield bytes(piece)
+            for is_last in (receiver is None, True):
+                builder = self._build(connections, "POST", url, receiver).body_bytes(body)
+                builder = builder.timeout(_delta(timeout_us)).streamed_read_buffer_limit(0)
+                async with builder.build_streamed() as response:
+                    if not is_last and self._is_to_repeat(response, receiver):
+                        continue
+                    if response.status != 200:
+                        raise _refusal(response, url)
+                    while True:
+                        with KeptCancellation():
+                            piece = await response.body_reader.read_chunk()
+                        if piece is None:
+                            return
+                        if len(piece):
+                            yield bytes(piece)
         except PyreqwestError as error:
             raise translate(error, url) from error
+        finally:
+            self._give_back(connections)
 
     async def request_json(
         self, method: str, url: str, body: bytes, timeout_us: int
@@ -193,26 +215,124 @@ class PeerClient:
         Raises:
             As `call`, but for the status.
         """
-        try:
-            builder = self._client.request(method, url).header("content-type", "application/json")
-            request = builder.body_bytes(body).timeout(_delta(timeout_us)).build()
-            with KeptCancellation():
-                response = await request.send()
-                return response.status, bytes(await response.bytes())
-        except PyreqwestError as error:
-            raise translate(error, url) from error
+        response, answer = await self._send(
+            method, url, body, timeout_us, media=(("content-type", "application/json"),)
+        )
+        return response.status, answer
 
     async def close(self) -> None:
         """Close every connection."""
-        await close_client(self._client)
+        await asyncio.gather(*self._closing, close_client(self._now.client))
+
+    # --- Sending ---------------------------------------------------------------------------------
+
+    async def _send(
+        self,
+        method: str,
+        url: str,
+        body: bytes,
+        timeout_us: int,
+        *,
+        media: tuple[tuple[str, str], ...] = (),
+    ) -> tuple[BaseResponse, bytes]:
+        """The answer; one that does not know who calls is asked once more."""
+        receiver = self._find_receiver(url)
+        connections = self._take()
+        try:
+            for is_last in (receiver is None, True):
+                builder = self._build(connections, method, url, receiver)
+                for name, value in media:
+                    builder = builder.header(name, value)
+                request = builder.body_bytes(body).timeout(_delta(timeout_us)).build()
+                with KeptCancellation():
+                    response = await request.send()
+                    answer = bytes(await response.bytes())
+                if is_last or not self._is_to_repeat(response, receiver):
+                    return response, answer
+            raise AssertionError("the last answer is given")
+        except PyreqwestError as error:
+            raise translate(error, url) from error
+        finally:
+            self._give_back(connections)
+
+    def _build(
+        self, connections: _Connections, method: str, url: str, receiver: Identity | None
+    ) -> RequestBuilder:
+        builder = connections.client.request(method, url)
+        if receiver is None or self._security is None:
+            return builder
+        return builder.header(IDENTITY_HEADER, self._security.name_to(receiver))
+
+    def _find_receiver(self, url: str) -> Identity | None:
+        """To whom this process names itself; None: the peer asks nobody who calls.
+
+        Raises:
+            UnreachableError: it is not known who is there.
+        """
+        if self._security is None or not url.startswith(SECURE_SCHEME):
+            return None
+        try:
+            return self._security.find_receiver(url)
+        except NotKnownError as error:
+            raise UnreachableError(str(error)) from None
+
+    def _is_to_repeat(self, response: BaseResponse, receiver: Identity | None) -> bool:
+        """Whether a peer does not know who calls; the next header is another one."""
+        if response.status != 401 or receiver is None or self._security is None:
+            return False
+        self._security.reconsider(receiver, response.get_header(TIME_HEADER))
+        return True
+
+    # --- Connections -----------------------------------------------------------------------------
+
+    def _make_client(self) -> Client:
+        builder = (
+            ClientBuilder()
+            .http2_prior_knowledge()
+            .http2_initial_stream_window_size(FRAME_BYTES_MAX)
+            .http2_initial_connection_window_size(4 * FRAME_BYTES_MAX)
+            .http2_max_frame_size(1 * MIB)
+            .http2_keep_alive_interval(_KEEP_ALIVE)
+            .http2_keep_alive_timeout(_KEEP_ALIVE)
+            .connect_timeout(_CONNECT_TIMEOUT)
+            .no_proxy()
+            .follow_redirects(enable=False)
+        )
+        if self._security is not None:
+            builder = builder.identity_pem(self._security.encode_own_pem())
+        return builder.build()
+
+    def _take(self) -> _Connections:
+        connections = self._now
+        connections.call_count += 1
+        return connections
+
+    def _give_back(self, connections: _Connections) -> None:
+        connections.call_count -= 1
+        if connections.is_old and not connections.call_count:
+            self._retire(connections)
+
+    def _renew(self) -> None:
+        """The certificate, or what is trusted, is another one: so are the connections."""
+        before, self._now = self._now, _Connections(self._make_client())
+        before.is_old = True
+        if not before.call_count:
+            self._retire(before)
+
+    def _retire(self, connections: _Connections) -> None:
+        task = asyncio.create_task(close_client(connections.client))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
 
 
-def _refusal(response: BaseResponse, url: str) -> NoAnswerError:
+def _refusal(response: BaseResponse, url: str) -> PeerError:
     """What an answer that is no success says about the request."""
     text = f"{url}: HTTP {response.status}"
     if response.status == 400:
         return RefusedError(text)
-    advice = response.get_header(RETRY_AFTER_HEADER) if response.status == 503 else None
+    if response.status in (401, 403):
+        return DeniedError(text)
+    advice = response.get_header(RETRY_AFTER_HEADER) if response.status in (429, 503) else None
     if advice is None or not advice.isdecimal():
         return NoAnswerError(text)
     return OverloadedError(text, min(max(int(advice), 1) * MS, _RETRY_AFTER_MAX_US))

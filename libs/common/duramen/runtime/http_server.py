@@ -8,10 +8,11 @@ Limits hold before anything is allocated: connections that are read from, the si
 its announced length), and the bytes of all bodies that arrive at once; who finds those used up
 waits its turn. Answers that a slow client does not take are the HTTP library's to keep: see
 docs/critiques.md. Every server stands behind a gate (`wire.edge.gate`), which knows no name but
-those of loopback and no page but its own unless it is told. Security comes as an issue of its own:
-until then a service binds to loopback.
+those of loopback and no page but its own unless it is told. A data port of a process that has an
+identity speaks TLS and has a door (`security.door`); after a renewal another server takes the port
+over, and the one before answers what it has.
 Source: docs/benchmarks.md "What shaped the design", docs/protocol/wire.md "what an answer's status
-allows one to conclude" and "Limits".
+allows one to conclude" and "Limits", docs/protocol/identity.md "TLS".
 """
 
 from __future__ import annotations
@@ -19,45 +20,40 @@ from __future__ import annotations
 import abc
 import asyncio
 import contextlib
-import dataclasses
-import resource
+import datetime as dt
 import socket
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
-from pathlib import Path
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
 import uvicorn
-from granian.constants import HTTPModes, Interfaces
-from granian.http import HTTP1Settings, HTTP2Settings
-from granian.net import SocketSpec  # type: ignore[attr-defined]  # under its own name there
-from granian.server.embed import Server
+from granian.constants import Interfaces
 
 from duramen.limits import (
-    BODIES_BYTES_MAX,
-    BODIES_WAITING_COUNT_MAX,
     BODY_SMALL_BYTES,
-    BODY_TIMEOUT_US,
-    CONNECTION_COUNT_MAX,
-    FRAME_BYTES_MAX,
-    KEEP_ALIVE_INTERVAL_US,
-    KEEP_ALIVE_TIMEOUT_US,
     PUBLIC_CONNECTION_COUNT_MAX,
 )
 from duramen.runtime.edge.admin_connections import AdminConnections
+from duramen.runtime.edge.embedded_server import (
+    EmbeddedServer,
+    ServerLimits,
+    count_connections,
+    fit_connections,
+)
 from duramen.runtime.edge.framing import CLOSING, ClearFraming, is_last
 from duramen.runtime.edge.gated import GatedApp, encode_refusal, read_head
+from duramen.runtime.identity.names import Identity
 from duramen.runtime.public.calls import find_bodies
-from duramen.units import KIB, MIB, MS, SECOND
+from duramen.runtime.security.door import IDENTITY_HEADER, Door, NotAdmittedError
+from duramen.runtime.security.permitted_roles import Roles
+from duramen.runtime.security.process_security import ProcessSecurity
+from duramen.units import SECOND
 from duramen.wire.edge.gate import Bodies, Gate
 from duramen.wire.frame import FRAME_BYTES_HARD_MAX, RETRY_AFTER_HEADER, FrameError
 
-_STREAM_WINDOW_BYTES = FRAME_BYTES_MAX
-"""One frame fits a stream's window, so that flow control never waits for a round trip."""
-
 _SHUT: Final = Gate()
+_LIMITS: Final = ServerLimits()
 _ROOM_RETRY_AFTER_MS: Final = 200
-_LISTEN: Final = "0A"
 
 
 class Reply(NamedTuple):
@@ -72,8 +68,8 @@ class Reply(NamedTuple):
 Answer = tuple[int, str, bytes] | Reply
 """HTTP status, content type, body."""
 
-DataHandler = Callable[[str, bytes], Awaitable[Answer]]
-"""Takes the path and the body of a POST."""
+DataHandler = Callable[[str, bytes, Identity | None], Awaitable[Answer]]
+"""Takes the path and the body of a POST, and who calls; None: nobody is asked who it is."""
 
 PeerHandler = Callable[[str, bytes, str], Awaitable[Answer]]
 """Takes the path and the body of a POST, and the address and port of who sent it."""
@@ -88,6 +84,18 @@ class StreamHandler(Protocol):
         """Take the call and `send` each piece, or give None."""
 
 
+class Guard(NamedTuple):
+    """What a data port asks for: `permitted` says which roles may call each path."""
+
+    security: ProcessSecurity
+    permitted: Mapping[str, Roles]
+
+
+def make_guard(security: ProcessSecurity | None, permitted: Mapping[str, Roles]) -> Guard | None:
+    """The guard of a process's data port; None: it has no identity, and asks nobody for one."""
+    return None if security is None else Guard(security, permitted)
+
+
 class BodyTooLargeError(ValueError):
     """A request body passes the bound; nothing of it was used."""
 
@@ -96,27 +104,7 @@ class NoRoomError(Exception):
     """Too many bodies wait for room already; nothing of this one was read."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class ServerLimits:
-    """What one data server holds at most."""
-
-    connection_count: int = CONNECTION_COUNT_MAX
-    keep_alive_interval_us: int = KEEP_ALIVE_INTERVAL_US
-    keep_alive_timeout_us: int = KEEP_ALIVE_TIMEOUT_US
-    bodies_bytes: int = BODIES_BYTES_MAX
-    bodies_waiting_count: int = BODIES_WAITING_COUNT_MAX
-    body_timeout_us: int = BODY_TIMEOUT_US
-
-
 PUBLIC_LIMITS: Final = ServerLimits(connection_count=PUBLIC_CONNECTION_COUNT_MAX)
-
-
-def fit_connections(wanted_count: int) -> int:
-    """So many connections, or fewer: half of the files that the process may open are for others."""
-    most_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if most_files == resource.RLIM_INFINITY:
-        return wanted_count
-    return max(1, min(wanted_count, most_files // 2))
 
 
 def refuse_overloaded(sentence: str, retry_after_ms: int) -> Reply:
@@ -188,12 +176,18 @@ class BodyRoom:
 class _BodyServer(abc.ABC):
     """RSGI server of POSTs with one binary body; takes the body in, within the limits."""
 
-    def __init__(self, host: str, port: int, limits: ServerLimits, gate: Gate) -> None:
+    def __init__(
+        self, host: str, port: int, limits: ServerLimits, gate: Gate, guard: Guard | None
+    ) -> None:
         self._limits = limits
         self._gate = gate
+        self._door = None if guard is None else guard.security.open_door(guard.permitted)
         self._connection_count_max = fit_connections(limits.connection_count)
         self._room = BodyRoom(limits.bodies_bytes, limits.bodies_waiting_count)
-        self._embedded = _EmbeddedServer(host, port, Interfaces.RSGI, self._on_request, limits)
+        self._embedded = EmbeddedServer(
+            host, port, Interfaces.RSGI, self._on_request, limits,
+            security=None if guard is None else guard.security,
+        )  # fmt: skip
         self.request_count = 0
 
     @property
@@ -231,6 +225,14 @@ class _BodyServer(abc.ABC):
         if scope.method != "POST":
             protocol.response_empty(405, [("allow", "POST")])
             return
+        caller: Identity | None = None
+        if self._door is not None:
+            try:
+                caller = self._admit(self._door, scope)
+            except NotAdmittedError as error:
+                status, media, problem = encode_refusal(error.refusal)
+                _send(protocol, Reply(status, media, problem, error.headers))
+                return
         try:
             body = await self._take_in(scope, protocol)
         except BodyTooLargeError:
@@ -243,7 +245,7 @@ class _BodyServer(abc.ABC):
             _send(protocol, refuse_overloaded("too many frames arrive", _ROOM_RETRY_AFTER_MS))
             return
         try:
-            answering = self._answer(scope, body, protocol)
+            answering = self._answer(scope, body, protocol, caller)
             del body  # it is the handler's now, to be dropped as soon as it was read
             answer = await answering
         except FrameError as error:
@@ -273,8 +275,15 @@ class _BodyServer(abc.ABC):
         finally:
             self._room.leave(size_bytes)
 
+    @staticmethod
+    def _admit(door: Door, scope: Any) -> Identity:
+        now = dt.datetime.now(dt.UTC)
+        return door.admit(scope.path, scope.headers.get_all(IDENTITY_HEADER), now)
+
     @abc.abstractmethod
-    def _answer(self, scope: Any, body: bytes, protocol: Any) -> Awaitable[Answer | None]:
+    def _answer(
+        self, scope: Any, body: bytes, protocol: Any, caller: Identity | None
+    ) -> Awaitable[Answer | None]:
         """Handle a request; None: the answer was sent already."""
 
 
@@ -288,16 +297,19 @@ class DataServer(_BodyServer):
         handler: DataHandler,
         streamer: StreamHandler | None = None,
         *,
-        limits: ServerLimits = ServerLimits(),
+        limits: ServerLimits = _LIMITS,
         gate: Gate = _SHUT,
+        guard: Guard | None = None,
     ) -> None:
-        super().__init__(host, port, limits, gate)
+        super().__init__(host, port, limits, gate, guard)
         self._handler = handler
         self._streamer = streamer
 
-    def _answer(self, scope: Any, body: bytes, protocol: Any) -> Awaitable[Answer | None]:
+    def _answer(
+        self, scope: Any, body: bytes, protocol: Any, caller: Identity | None
+    ) -> Awaitable[Answer | None]:
         streaming = self._stream(scope.path, body, protocol)
-        return self._handler(scope.path, body) if streaming is None else streaming
+        return self._handler(scope.path, body, caller) if streaming is None else streaming
 
     def _stream(self, path: str, body: bytes, protocol: Any) -> Awaitable[None] | None:
         if self._streamer is None:
@@ -326,13 +338,16 @@ class PeerServer(_BodyServer):
         port: int,
         handler: PeerHandler,
         *,
-        limits: ServerLimits = ServerLimits(),
+        limits: ServerLimits = _LIMITS,
         gate: Gate = _SHUT,
+        guard: Guard | None = None,
     ) -> None:
-        super().__init__(host, port, limits, gate)
+        super().__init__(host, port, limits, gate, guard)
         self._handler = handler
 
-    def _answer(self, scope: Any, body: bytes, protocol: Any) -> Awaitable[Answer | None]:
+    def _answer(
+        self, scope: Any, body: bytes, protocol: Any, _caller: Identity | None
+    ) -> Awaitable[Answer | None]:
         return self._handler(scope.path, body, scope.client)
 
 
@@ -376,7 +391,7 @@ class PublicServer:
         limits: ServerLimits = PUBLIC_LIMITS,
     ) -> None:
         gated = GatedApp(app, gate, find_bodies)
-        self._embedded = _EmbeddedServer(host, port, Interfaces.ASGINL, ClearFraming(gated), limits)
+        self._embedded = EmbeddedServer(host, port, Interfaces.ASGINL, ClearFraming(gated), limits)
 
     @property
     def port(self) -> int:
@@ -446,73 +461,6 @@ class _QuietUvicorn(uvicorn.Server):
         yield
 
 
-class _Granian(Server):
-    """Granian without the socket that it binds to see whether it can, and never closes.
-
-    Whether the port can be had is known: it is reserved. What a worker listens on it binds itself.
-    """
-
-    def _init_shared_socket(self) -> None:
-        spec = SocketSpec(self.bind_addr, self.bind_port, self.backlog)
-        self._ssp = spec  # type: ignore[assignment]  # granian says None there
-
-
-class _EmbeddedServer:
-    """Granian inside this event loop."""
-
-    def __init__(
-        self, host: str, port: int, interface: Interfaces, target: Any, limits: ServerLimits
-    ) -> None:
-        self._reserved = _reserve_port(host, port)
-        self.port: int = self._reserved.getsockname()[1]
-        self._host = host
-        self._server = _Granian(
-            target,
-            address=host,
-            port=self.port,
-            interface=interface,
-            http=HTTPModes.auto,
-            websockets=False,
-            backlog=1024,
-            # Granian accepts so many connections and leaves the rest to the kernel's queue.
-            backpressure=fit_connections(limits.connection_count),
-            http1_settings=HTTP1Settings(header_read_timeout=30_000, max_buffer_size=1 * MIB),
-            http2_settings=HTTP2Settings(
-                initial_connection_window_size=4 * _STREAM_WINDOW_BYTES,
-                initial_stream_window_size=_STREAM_WINDOW_BYTES,
-                max_frame_size=1 * MIB,
-                max_concurrent_streams=1024,
-                max_headers_size=64 * KIB,
-                keep_alive_interval=limits.keep_alive_interval_us // MS,
-                keep_alive_timeout=max(1, limits.keep_alive_timeout_us // SECOND),
-            ),
-            log_enabled=False,
-        )
-        self._task: asyncio.Task[None] | None = None
-
-    async def start(self) -> None:
-        self._task = asyncio.create_task(self._server.serve())
-        for _ in range(1000):
-            if self._task.done():
-                await self._task
-            with contextlib.suppress(OSError):
-                _, writer = await asyncio.open_connection(self._host, self.port)
-                writer.close()
-                self._reserved.close()
-                return
-            await asyncio.sleep(0.01)
-        raise TimeoutError(f"port {self.port} did not come up")
-
-    async def stop(self) -> None:
-        self._reserved.close()
-        if self._task is None:
-            return
-        self._server.stop()  # type: ignore[no-untyped-call]  # granian has no annotation there
-        _, late = await asyncio.wait([self._task], timeout=5)
-        for task in late:
-            task.cancel()
-
-
 async def _gather(protocol: Any, most_bytes: int) -> bytes:
     """A body of unknown length, given up as soon as it is too large."""
     pieces = []
@@ -523,45 +471,3 @@ async def _gather(protocol: Any, most_bytes: int) -> bytes:
             raise BodyTooLargeError
         pieces.append(piece)
     return b"".join(pieces)
-
-
-def count_connections(port: int) -> tuple[int, int] | None:
-    """How many connections of a listening port are accepted, and how many wait for it.
-
-    Read from Linux's own tables, for the HTTP library does not tell; None elsewhere.
-    """
-    accepted = waiting = 0
-    try:
-        tables = [Path(f"/proc/self/net/{name}").read_text() for name in ("tcp", "tcp6")]
-    except OSError:
-        return None
-    for line in [line for table in tables for line in table.splitlines()[1:]]:
-        _, local, _, state, queues, _, _, _, _, inode, *_ = line.split()
-        if int(local.rpartition(":")[2], 16) != port:
-            continue
-        if state == _LISTEN:
-            waiting += int(queues.partition(":")[2], 16)
-        elif inode != "0":  # the kernel has no owner yet for those that wait
-            accepted += 1
-    return accepted, waiting
-
-
-def _reserve_port(host: str, port: int) -> socket.socket:
-    """A socket that keeps a port (0: any that is free) for the server until the server listens.
-
-    Granian shares its port with whoever else does: without this, two servers that were given the
-    same port would both start, and calls would reach either.
-
-    Raises:
-        OSError: the port is taken.
-    """
-    reserved = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-    try:
-        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        reserved.bind((host, port))
-        # Only from here on, so that the bind itself found out whether somebody listens already.
-        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    except OSError:
-        reserved.close()
-        raise
-    return reserved

@@ -22,6 +22,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from duramen.errors import DuramenError
+from duramen.runtime.security.peers import Learn
 from duramen.runtime.stores.metadata_store import (
     Conflict,
     MetadataError,
@@ -211,16 +212,26 @@ class Follower:
 
 
 class Roster:
-    """The live nodes under a parent: name → fields, kept current by watches."""
+    """The live nodes under a parent: name → fields, kept current by watches.
+
+    Args:
+        learn: who calls these nodes has to know who they are; told before `on_change`.
+    """
 
     def __init__(
-        self, store: MetadataStore, parent: str, on_change: Callable[[], None] | None = None
+        self,
+        store: MetadataStore,
+        parent: str,
+        on_change: Callable[[], None] | None = None,
+        *,
+        learn: Learn | None = None,
     ) -> None:
         self.nodes: dict[str, dict[str, Any]] = {}
         self.made: dict[str, int] = {}
         """Name → the transaction that made the node: another number is another registration."""
         self._parent = parent
         self._on_change = on_change
+        self._learn = learn
         self._is_known = False
         self._follower = Follower(store, f"roster of {parent}", self._look)
 
@@ -245,5 +256,8 @@ class Roster:
                 _LOG.warning("%s/%s is passed over: %s", self._parent, name, error)
         is_news = (nodes, made) != (self.nodes, self.made) or not self._is_known
         self.nodes, self.made, self._is_known = nodes, made, True
+        if self._learn is not None:
+            # One that left its place to another is behind it.
+            self._learn({name: nodes[name] for name in sorted(nodes, key=made.__getitem__)})
         if is_news and self._on_change is not None:
             self._on_change()

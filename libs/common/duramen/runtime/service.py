@@ -95,6 +95,14 @@ def parse_options(
     parser.add_argument("--region", default="local")
     parser.add_argument("--rack", default="r0")
     parser.add_argument("--security", choices=["none"], required=True)
+    parser.add_argument(
+        "--tls-dir",
+        metavar="DIR",
+        type=Path,
+        help="the folder of this node's identity (`duramen ca issue` makes one). With it the data "
+        "ports of bookies and sequencers speak TLS alone and answer nodes of the cluster; the "
+        "other ports and ZooKeeper are not guarded yet",
+    )
     parser.add_argument("--session-timeout-s", type=float, default=ZOOKEEPER_SESSION_S)
     parser.add_argument(
         "--advertise",

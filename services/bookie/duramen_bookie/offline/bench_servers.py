@@ -86,7 +86,7 @@ async def _serve_transport(options: argparse.Namespace) -> None:
     added = pack_statuses([BookieStatus.OK])
     answers = {"/b/add": added, "/b/read": pack_read_answers([read])}
 
-    async def answer(path: str, _body: bytes) -> Answer:
+    async def answer(path: str, _body: bytes, _caller: object) -> Answer:
         return 200, media, answers[path]
 
     server = DataServer(HOST, options.data_port, answer)

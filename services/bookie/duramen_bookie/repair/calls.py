@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from duramen.client.bookie_client import BookieClient
 from duramen.core.status import BookieStatus
+from duramen.runtime.security.process_security import ProcessSecurity
 from duramen.units import SECOND
 from duramen.wire.bookie_calls import ServiceClass
 from duramen.wire.repair_calls import (
@@ -54,6 +55,7 @@ class RepairCalls:
         plane: refuses, and stores what a pull fetches.
         find_source: where the bookies are that a pull names.
         pace: of pulls, inventories, and what others pull from here. None: as `limits.py` has it.
+        security: by which other bookies are asked.
     """
 
     def __init__(
@@ -63,11 +65,12 @@ class RepairCalls:
         find_source: FindSource,
         *,
         pace: YieldingPace | None = None,
+        security: ProcessSecurity | None = None,
     ) -> None:
         self._incarnation = storage.core.incarnation
         self._plane = plane
         self._pace = pace or YieldingPace()
-        self._client = BookieClient()
+        self._client = BookieClient(security)
         self._inventories = InventoryTaker(storage, self._pace, on_damage=plane.on_damage)
         self._puller = Puller(
             storage.core, self._client, find_source, plane.store_copies, self._pace

@@ -12,6 +12,8 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from duramen.runtime.identity.names import Role
+from duramen.runtime.security.process_security import ProcessSecurity
 from duramen.runtime.stores.metadata_store import MetadataError, MetadataStore
 from duramen.units import SECOND
 from duramen.wire.metadata_json import MetadataJsonError, Paths, read_node
@@ -24,7 +26,10 @@ _LOOK_US: Final = 2 * SECOND
 class RegisteredSources:
     """Finds bookies by their ephemeral nodes, each time anew: they move, and pulls are rare."""
 
-    def __init__(self, store: MetadataStore, paths: Paths) -> None:
+    def __init__(
+        self, store: MetadataStore, paths: Paths, security: ProcessSecurity | None = None
+    ) -> None:
+        self._security = security
         self._store = store
         self._paths = paths
 
@@ -38,4 +43,6 @@ class RegisteredSources:
             return None
         if not isinstance(url, str) or named.data_url not in ("", url):
             return None
+        if self._security is not None:
+            self._security.peers.hear(Role.BOOKIE, named.member.bookie, url)
         return named._replace(data_url=url)

@@ -81,6 +81,14 @@ _SessionOption = Annotated[
 _MetadataLogsOption = Annotated[
     bool, Parameter(help="metadata of released segments leave ZooKeeper for logs of their own")
 ]
+_IdentitiesOption = Annotated[
+    bool,
+    Parameter(
+        negative="",
+        help="a CA in --data gives each service a certificate, and the data ports of bookies and "
+        "sequencers answer those alone; other ports are not guarded yet",
+    ),
+]
 _FileOption = Annotated[
     Path | None, Parameter(help="the demo's file; without it Python's own library")
 ]
@@ -131,6 +139,7 @@ def run(
     restart: Annotated[bool, Parameter(help="start again what ends")] = True,
     gossip: _GossipOption = True,
     metadata_logs: _MetadataLogsOption = True,
+    identities: _IdentitiesOption = False,
     cors_origin: _OriginsOption = (),
     public_name: _NamesOption = (),
     cold_store: _ColdStoreOption = None,
@@ -163,6 +172,7 @@ def run(
         is_restarting=restart,
         is_gossiping=gossip,
         keeps_metadata_logs=metadata_logs,
+        has_identities=identities,
         session_timeout_s=_parse_session_s(session_timeout),
         cors_origins=_check_each(parse_origin, "--cors-origin", cors_origin),
         public_names=_check_each(parse_name, "--public-name", public_name),

@@ -27,8 +27,9 @@ from duramen.core.members.messages import (
 from duramen.ids import BookieId
 from duramen.runtime.http_client import PeerClient, PeerError
 from duramen.runtime.http_server import Answer
+from duramen.runtime.identity.names import Identity
 from duramen.runtime.members.metrics import show_gossip
-from duramen.runtime.members.places import is_url, read_clock_us
+from duramen.runtime.members.places import is_url, read_clock_us, speaks_for_itself
 from duramen.wire.frame import FrameError
 from duramen.wire.member_calls import (
     HELPER_PATH,
@@ -47,6 +48,7 @@ CALL_COUNT_MAX: Final = 64
 """Calls under way, and questions to ping others."""
 
 _FRAME: Final = "application/octet-stream"
+_TEXT: Final = "text/plain; charset=utf-8"
 
 
 class Gossiping:
@@ -116,12 +118,18 @@ class Gossiping:
         """Counters."""
         return self._gossip.statistics(self._now_us())
 
-    async def on_call(self, body: bytes) -> Answer:
-        """Answer a question."""
+    async def on_call(self, body: bytes, caller: Identity | None = None) -> Answer:
+        """Answer a question.
+
+        Args:
+            caller: who asks, and asks for itself alone; None: nobody is asked who it is.
+        """
         try:
             question = parse_question(body)
         except FrameError as error:
-            return 400, "text/plain; charset=utf-8", str(error).encode()
+            return 400, _TEXT, str(error).encode()
+        if caller is not None and not speaks_for_itself(question, caller):
+            return 403, _TEXT, b"a member speaks for itself alone"
         self._gossip.on_question(question, self._now_us())
         finding = RelayFinding.NONE
         if question.target is not None:

@@ -21,8 +21,10 @@ from duramen.core.members.messages import (
 )
 from duramen.core.members.witness import WITNESS_PERIOD_US, Witness, judge_ping
 from duramen.runtime.http_client import PeerClient, PeerError
+from duramen.runtime.identity.names import Role
 from duramen.runtime.members.places import is_url, read_clock_us
 from duramen.runtime.registry import Roster
+from duramen.runtime.security.process_security import ProcessSecurity, learn_role
 from duramen.runtime.stores.metadata_store import MetadataStore
 from duramen.units import SECOND
 from duramen.wire.member_calls import (
@@ -42,6 +44,7 @@ class Witnessing:
 
     Args:
         parent: of the sequencers' nodes in the store.
+        security: by which sequencers are pinged.
         now_us: the monotonic clock.
     """
 
@@ -51,14 +54,17 @@ class Witnessing:
         store: MetadataStore,
         parent: str,
         *,
+        security: ProcessSecurity | None = None,
         now_us: Callable[[], int] = read_clock_us,
     ) -> None:
         self._now_us = now_us
         self._name = f"{HELPER_PREFIX}{bookie_id}"
         self._question = pack_question(MemberQuestion(self._name, 0, is_observer=True))
         self._witness = Witness()
-        self._roster = Roster(store, parent, self._on_roster)
-        self._client = PeerClient()
+        self._roster = Roster(
+            store, parent, self._on_roster, learn=learn_role(security, Role.SEQUENCER)
+        )
+        self._client = PeerClient(security)
         self._asked_count = 0
         self._running_count = 0
         self._task: asyncio.Task[None] | None = None

@@ -20,8 +20,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from duramen.runtime.edge.cross_origin import allow_origins
 from duramen.runtime.edge.document_page import DOCS_PATH, make_page_endpoint
+from duramen.runtime.edge.embedded_server import ServerLimits
 from duramen.runtime.edge.negotiation import Negotiation
-from duramen.runtime.http_server import PublicServer, ServerLimits
+from duramen.runtime.http_server import PublicServer
 from duramen.runtime.public.calls import CALLS, LOG_PATH, PublicCall
 from duramen.runtime.public.forwarding import Forwarder
 from duramen.runtime.public.openapi import encode_document, make_document

@@ -45,6 +45,7 @@ from duramen.runtime.reading.cold_reads import ColdReads
 from duramen.runtime.reading.flexible_reads import FlexibleReads
 from duramen.runtime.reading.range_reads import ReadRunner
 from duramen.runtime.registry import Roster
+from duramen.runtime.security.peers import Learn
 from duramen.runtime.shared_tasks import take_failure
 from duramen.runtime.stores.metadata_store import MetadataStore
 from duramen.units import MS, SECOND
@@ -85,6 +86,7 @@ class Bookies:
 
     Args:
         client: None: one of its own.
+        learn: as of `Roster`, of bookies.
     """
 
     def __init__(
@@ -95,10 +97,11 @@ class Bookies:
         rng: Random,
         *,
         client: PeerClient | None = None,
+        learn: Learn | None = None,
     ) -> None:
         self.order = ReplicaOrder(here, rng)
         self._client = client or PeerClient()
-        self._roster = Roster(store, available, self._on_change)
+        self._roster = Roster(store, available, self._on_change, learn=learn)
         self._urls: dict[BookieId, str] = {}
         self._incarnations: dict[BookieId, Incarnation] = {}
         self._counts: Counter[str] = Counter()

@@ -16,6 +16,8 @@ from typing import Final, NamedTuple
 
 from duramen.ids import NOTHING, EntryId, Epoch, LogId
 from duramen.runtime.http_client import PeerClient, PeerError
+from duramen.runtime.identity.names import Role
+from duramen.runtime.security.process_security import ProcessSecurity
 from duramen.runtime.stores.metadata_store import MetadataError, MetadataStore
 from duramen.units import SECOND
 from duramen.wire.metadata_json import MetadataJsonError, Paths, read_node
@@ -50,9 +52,17 @@ class OwnerWords:
 
     Args:
         client: of others, who close it.
+        security: the client's.
     """
 
-    def __init__(self, store: MetadataStore, paths: Paths, client: PeerClient) -> None:
+    def __init__(
+        self,
+        store: MetadataStore,
+        paths: Paths,
+        client: PeerClient,
+        security: ProcessSecurity | None = None,
+    ) -> None:
+        self._security = security
         self._store = store
         self._paths = paths
         self._client = client
@@ -62,9 +72,12 @@ class OwnerWords:
         body = json.dumps({"op": "report_tail", "log_id": str(log_id)}).encode()
         try:
             stored = await self._store.get(self._paths.owner(log_id))
-            url = "" if stored is None else str(read_node(stored.data).get("data_url"))
+            fields = {} if stored is None else read_node(stored.data)
+            url = str(fields.get("data_url", ""))
             if not url:
                 return None
+            if self._security is not None:
+                self._security.peers.hear(Role.SEQUENCER, str(fields.get("sequencer")), url)
             status, answer = await self._client.request_json(
                 "POST", f"{url}/s/control", body, _TIMEOUT_US
             )

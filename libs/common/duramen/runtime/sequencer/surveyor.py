@@ -24,6 +24,7 @@ from duramen.core.sequencer.context import SequencerContext
 from duramen.ids import BookieId, Member
 from duramen.limits import STEADY_AFTER_US
 from duramen.runtime.registry import Follower, Roster
+from duramen.runtime.security.peers import Learn
 from duramen.runtime.sequencer.log_driver import now_us
 from duramen.runtime.stores.metadata_store import MetadataStore
 from duramen.units import SECOND
@@ -45,6 +46,7 @@ class Surveyor:
         on_change: called after every change, with the context current.
         steady_after_us: how long a bookie that came back counts as unsteady.
         now_us: a monotonic clock.
+        learn: as of `Roster`, of bookies.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class Surveyor:
         *,
         steady_after_us: int = STEADY_AFTER_US,
         now_us: Callable[[], int] = now_us,
+        learn: Learn | None = None,
     ) -> None:
         self.urls: dict[BookieId, str] = {}
         self.closed: tuple[str, ...] = ()
@@ -65,7 +68,7 @@ class Surveyor:
         self._now_us = now_us
         self._steadiness = Steadiness(steady_after_us)
         self._timer: asyncio.TimerHandle | None = None
-        self._available = Roster(store, paths.available, self._refresh)
+        self._available = Roster(store, paths.available, self._refresh, learn=learn)
         self._registered = Roster(store, paths.bookies, self._refresh)
         self._regions = Follower(store, paths.regions, self._look_at_regions)
 

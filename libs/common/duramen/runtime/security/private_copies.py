@@ -1,0 +1,79 @@
+"""Private copies of an identity's files, for libraries that read them late or by name.
+
+The HTTP server reads its files when a connection comes, and ends when they have gone; the HTTP
+client trusts what `SSL_CERT_FILE` and `SSL_CERT_DIR` name, beside what it is given. Both get copies
+of what was judged, never the folder itself, in a folder that nobody else may enter.
+
+Called by `process_security`. Source: docs/protocol/identity.md "TLS".
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from duramen.runtime.identity.folder import HeldIdentity, encode_bundle, encode_key
+
+_TRUSTED: Final = "trusted.crt"
+_NOTHING: Final = "nothing"
+_CERTIFICATE: Final = "tls.crt"
+_KEY: Final = "tls.key"
+_BUNDLE: Final = "ca.crt"
+
+
+class ServerFiles(NamedTuple):
+    """What a server that asks for certificates is started with; `lists`: one for each anchor."""
+
+    certificate: Path
+    key: Path
+    bundle: Path
+    lists: tuple[Path, ...]
+
+
+class PrivateCopies:
+    """The copies of one process; `close` removes them."""
+
+    def __init__(self) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="duramen-identity-"))
+        (self._folder / _NOTHING).mkdir()
+        self._number = 0
+
+    def trust(self, held: HeldIdentity) -> None:
+        """Let the clients of this process that are made from now on trust this bundle alone."""
+        fresh = self._folder / f"{_TRUSTED}.new"
+        _write(fresh, encode_bundle(held.bundle)[_BUNDLE])
+        fresh.replace(self._folder / _TRUSTED)
+        os.environ["SSL_CERT_FILE"] = str(self._folder / _TRUSTED)
+        os.environ["SSL_CERT_DIR"] = str(self._folder / _NOTHING)
+
+    def write(self, held: HeldIdentity) -> ServerFiles:
+        """Another set of files for a server."""
+        self._number += 1
+        place = self._folder / str(self._number)
+        place.mkdir()
+        _write(place / _CERTIFICATE, held.leaf.public_bytes(Encoding.PEM))
+        _write(place / _KEY, encode_key(held.key))
+        _write(place / _BUNDLE, encode_bundle(held.bundle)[_BUNDLE])
+        lists = []
+        for index, revoked in enumerate(held.bundle.lists):
+            lists.append(place / f"{index}.crl")
+            _write(lists[-1], revoked.public_bytes(Encoding.PEM))
+        return ServerFiles(place / _CERTIFICATE, place / _KEY, place / _BUNDLE, tuple(lists))
+
+    def remove(self, files: ServerFiles) -> None:
+        """No server reads these any more."""
+        shutil.rmtree(files.key.parent, ignore_errors=True)
+
+    def close(self) -> None:
+        """Nobody serves or calls any more."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _write(path: Path, content: bytes) -> None:
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)

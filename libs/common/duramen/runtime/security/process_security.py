@@ -1,0 +1,162 @@
+"""The security of one process: its identity, whom it knows, who may call it, and their renewal.
+
+Made at the start from a folder that is judged whole, or not at all. Servers and clients of the
+process ask it for their files and headers, and are told when those change.
+
+Called by each service's wiring, by `http_server` and by `http_client`.
+Source: docs/protocol/identity.md "The folder", "TLS", "The caller's header".
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from duramen.runtime.identity.callers import Callers, OwnHeaders
+from duramen.runtime.identity.folder import HeldIdentity, encode_key
+from duramen.runtime.identity.names import Identity, IdentityError, Role
+from duramen.runtime.role import ServiceOptions, StartRefusedError
+from duramen.runtime.security.door import Door
+from duramen.runtime.security.held_identity import Wanted, WatchedIdentity, read_wanted
+from duramen.runtime.security.peers import Learn, PeerNames
+from duramen.runtime.security.permitted_roles import Roles
+from duramen.runtime.security.private_copies import PrivateCopies, ServerFiles
+
+SECURE_SCHEME: Final = "https://"
+_ROLE_OF: Final = {"/b/": Role.BOOKIE, "/s/": Role.SEQUENCER}
+
+
+class NotKnownError(Exception):
+    """Nobody is registered at a URL, so nobody can be named as the receiver of a call."""
+
+
+class ProcessSecurity:
+    """What a process does with its identity.
+
+    Attributes:
+        identity: who it is.
+        peers: who is reached where.
+
+    Args:
+        held: as `read_wanted` gave it.
+        fail: ends the process with one sentence, when its certificate is not valid any more.
+    """
+
+    def __init__(self, folder: Path, held: HeldIdentity, fail: Callable[[str], None]) -> None:
+        self.identity = held.identity
+        self.peers = PeerNames(held.identity.domain)
+        self._watched = WatchedIdentity(folder, held, self._on_change, fail)
+        self._callers = Callers(held.identity, held.bundle)
+        self._headers = OwnHeaders(held)
+        self._copies = PrivateCopies()
+        self._copies.trust(held)
+        self._listeners: list[Callable[[], None]] = []
+
+    def start(self) -> None:
+        """Look at the folder from now on."""
+        self._watched.start()
+
+    async def stop(self) -> None:
+        """The end: nobody of this process serves or calls any more."""
+        await self._watched.stop()
+        self._copies.close()
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """Call this after files have changed: connections are to be made anew."""
+        self._listeners.append(listener)
+
+    # --- Serving ---------------------------------------------------------------------------------
+
+    def open_door(self, permitted: Mapping[str, Roles]) -> Door:
+        """The door of a data port."""
+        return Door(self._callers, permitted)
+
+    def write_server_files(self) -> ServerFiles:
+        """Files for one more server; to be given back."""
+        return self._copies.write(self._watched.held)
+
+    def remove_server_files(self, files: ServerFiles) -> None:
+        """A server has ended."""
+        self._copies.remove(files)
+
+    # --- Calling ---------------------------------------------------------------------------------
+
+    def encode_own_pem(self) -> bytes:
+        """Key and certificate by which this process shows itself as a client."""
+        held = self._watched.held
+        return encode_key(held.key) + held.leaf.public_bytes(Encoding.PEM)
+
+    def find_receiver(self, url: str) -> Identity:
+        """Whom a call of a data port reaches.
+
+        Raises:
+            NotKnownError: nobody who is known.
+        """
+        end = url.find("/", len(SECURE_SCHEME))
+        role = _ROLE_OF.get(url[end : end + 3])
+        found = None if role is None else self.peers.find(role, url[:end])
+        if found is None:
+            raise NotKnownError(f"{url}: nobody is known there")
+        return found
+
+    def name_to(self, receiver: Identity) -> str:
+        """The header for a receiver."""
+        return self._headers.give(receiver, _now())
+
+    def reconsider(self, receiver: Identity, their_time: str | None) -> None:
+        """A receiver does not know the header: make another, by its clock if it told it."""
+        if their_time is not None and their_time.isdecimal():
+            self._headers.shift(receiver, float(their_time), _now())
+        else:
+            self._headers.forget(receiver)
+
+    def statistics(self) -> dict[str, Any]:
+        """Every table and counter."""
+        return {
+            "identity": str(self.identity),
+            "folder": self._watched.statistics(),
+            "callers": self._callers.statistics(),
+            "peers": self.peers.statistics(),
+        }
+
+    def _on_change(self) -> None:
+        held = self._watched.held
+        self._callers.trust(held.bundle)
+        self._headers.renew(held)
+        self._copies.trust(held)
+        for listener in self._listeners:
+            listener()
+
+
+def open_security(options: ServiceOptions, fail: Callable[[str], None]) -> ProcessSecurity | None:
+    """The security that a service is started with; None: it has no identity.
+
+    Raises:
+        StartRefusedError: its folder gives none.
+    """
+    if options.tls_dir is None:
+        return None
+    wanted = Wanted(Role(options.role), options.node_id)
+    try:
+        held = read_wanted(options.tls_dir, wanted)
+    except IdentityError as error:
+        raise StartRefusedError(str(error)) from None
+    return ProcessSecurity(options.tls_dir, held, fail)
+
+
+def domain_of(security: ProcessSecurity | None) -> str | None:
+    """The uuid of the cluster that the process is of; None: it has no identity."""
+    return None if security is None else security.identity.domain
+
+
+def learn_role(security: ProcessSecurity | None, role: Role) -> Learn | None:
+    """What a roster of this role's nodes tells; None: who names itself to nobody need not know."""
+    return None if security is None else security.peers.learn_role(role)
+
+
+def _now() -> dt.datetime:
+    return dt.datetime.now(dt.UTC)
