@@ -35,7 +35,7 @@ import asyncio, sys
 from duramen.runtime.http_server import DataServer
 
 async def main():
-    async def swallow(path, body):
+    async def swallow(path, body, caller):
         print("taken", flush=True)
         await asyncio.Event().wait()
 
@@ -114,7 +114,7 @@ import asyncio, sys
 from duramen.runtime.http_server import DataServer
 
 async def main():
-    async def answer(path, body):
+    async def answer(path, body, caller):
         print("answering", flush=True)
         return 200, "application/json", b'{"x": "%b"}' % (b"x" * 1000)
 

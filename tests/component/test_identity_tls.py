@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime as dt
-import ipaddress
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
@@ -22,40 +21,11 @@ from granian.server.embed import Server
 from pyreqwest.client import ClientBuilder
 from pyreqwest.exceptions import PyreqwestError
 
-from duramen.runtime.identity.authority import begin_authority, open_authority
-from duramen.runtime.identity.certificates import Authority, Places, make_authority
-from duramen.runtime.identity.folder import write_folder
-from duramen.runtime.identity.names import make_identity
+from duramen.runtime.identity.certificates import make_authority
+from tests.component.issuing_world import IssuingWorld, read_time
 from tests.pauses import look_again_soon
-from tests.unit.identities import DOMAIN
 
-HERE: Final = Places((), (ipaddress.ip_address("127.0.0.1"),))
 _WAIT_S: Final = 20
-NOW: Final = dt.datetime.now(dt.UTC)
-
-
-class World:
-    """A CA and the folders of who it issued to."""
-
-    def __init__(self, folder: Path, parent: Authority | None = None) -> None:
-        self.folder = folder
-        self.ca = folder / "ca"
-        begin_authority(self.ca, DOMAIN, NOW, parent=parent)
-        self.server = self.issue("bookie", "bookie-0", HERE)
-        self.caller = self.issue("sequencer", "sequencer-0", HERE)
-
-    def issue(self, role: str, name: str, places: Places) -> Path:
-        out = self.folder / name
-        with open_authority(self.ca, NOW) as authority:
-            write_folder(
-                out, authority.issue(make_identity(DOMAIN, role, name), NOW, places=places)
-            )
-        return out
-
-    def revoke(self, name: str) -> None:
-        with open_authority(self.ca, NOW) as authority:
-            issued = [one.serial for one in authority.list_issued() if one.identity.endswith(name)]
-            authority.revoke(issued, NOW)
 
 
 @contextlib.asynccontextmanager
@@ -107,7 +77,7 @@ async def call(url: str, trusted: Path, identity: Path | None) -> str:
         await client.close()
 
 
-def shake(url: str, world: World, change: Callable[[ssl.SSLContext], object]) -> str:
+def shake(url: str, world: IssuingWorld, change: Callable[[ssl.SSLContext], object]) -> str:
     """The version of TLS that OpenSSL and the server agree on, or why not."""
     context = ssl.create_default_context(cafile=world.caller / "ca.crt")
     context.load_cert_chain(world.caller / "tls.crt", world.caller / "tls.key")
@@ -124,7 +94,7 @@ def shake(url: str, world: World, change: Callable[[ssl.SSLContext], object]) ->
 
 
 def test_who_has_a_certificate_of_the_cluster_is_answered_and_nobody_else(tmp_path: Path) -> None:
-    world, other = World(tmp_path / "a"), World(tmp_path / "b")
+    world, other = IssuingWorld(tmp_path / "a"), IssuingWorld(tmp_path / "b")
 
     async def main() -> None:
         async with serving(world.server) as url:
@@ -146,7 +116,7 @@ def test_who_has_a_certificate_of_the_cluster_is_answered_and_nobody_else(tmp_pa
 
 
 def test_a_ca_that_a_parent_signed_is_an_anchor_and_openssl_has_to_be_told(tmp_path: Path) -> None:
-    world = World(tmp_path, make_authority("e" * 32, NOW))
+    world = IssuingWorld(tmp_path, make_authority("e" * 32, read_time()))
 
     async def main() -> None:
         async with serving(world.server) as url:
@@ -164,10 +134,10 @@ def test_a_ca_that_a_parent_signed_is_an_anchor_and_openssl_has_to_be_told(tmp_p
 def test_a_revoked_certificate_is_refused_and_so_is_one_whose_ca_has_no_list(
     tmp_path: Path,
 ) -> None:
-    world = World(tmp_path / "a")
-    honest = world.issue("sequencer", "sequencer-1", HERE)
+    world = IssuingWorld(tmp_path / "a")
+    honest = world.issue("sequencer", "sequencer-1")
     world.revoke("sequencer-0")
-    next_world = World(tmp_path / "b")
+    next_world = IssuingWorld(tmp_path / "b")
     both = tmp_path / "both"
     both.mkdir()
     for name in ("tls.crt", "tls.key"):

@@ -143,22 +143,7 @@ class BookieService:
         )
         self._is_store_opened = True
         await self._insist(self._store.start)
-        domain = domain_of(self._security)
-        if domain is not None:
-            await self._insist(partial(refuse_other_cluster, self._store, self._paths, domain))
-        self._cookie = cookie = await self._insist(
-            lambda: establish_identity(
-                directories,
-                self._store,
-                self._paths,
-                BookieId(options.node_id),
-                region=options.region,
-                rack=options.rack,
-                accepts_new_incarnation=options.accept_new_incarnation,
-                domain=domain,
-                old_session_s=_OLD_SESSION_RATIO * options.session_timeout_s,
-            )
-        )
+        self._cookie = cookie = await self._establish(directories)
         was_dirty = directories.is_dirty()
         directories.mark_dirty()
         storage = self._make_storage(directories, cookie)
@@ -191,17 +176,7 @@ class BookieService:
         )
         show_upkeep(self.upkeep.statistics, storage.statistics)
         await self.upkeep.start()
-        if self._security is not None:
-            self._security.start()
-        self._server = PeerServer(
-            options.host,
-            options.data_port,
-            self._plane.handle,
-            gate=options.make_gate(),
-            guard=make_guard(self._security, BOOKIE_PATHS),
-            limits=ServerLimits(connection_count=options.connection_count),
-        )
-        show_server(self._server.statistics)
+        self._server = self._make_server(self._plane)
         await self._server.start()
         self._registration = Registration(
             self._store, f"{self._paths.available}/{options.node_id}", self._node_fields()
@@ -372,6 +347,40 @@ class BookieService:
             first_journal_file_bytes=self._options.first_journal_file_bytes,
         )
         return storage
+
+    async def _establish(self, directories: Directories) -> Cookie:
+        """Whose disks these are, in whose cluster."""
+        options, domain = self._options, domain_of(self._security)
+        if domain is not None:
+            await self._insist(partial(refuse_other_cluster, self._store, self._paths, domain))
+        return await self._insist(
+            lambda: establish_identity(
+                directories,
+                self._store,
+                self._paths,
+                BookieId(options.node_id),
+                region=options.region,
+                rack=options.rack,
+                accepts_new_incarnation=options.accept_new_incarnation,
+                domain=domain,
+                old_session_s=_OLD_SESSION_RATIO * options.session_timeout_s,
+            )
+        )
+
+    def _make_server(self, plane: DataPlane) -> PeerServer:
+        options = self._options
+        if self._security is not None:
+            self._security.start()
+        server = PeerServer(
+            options.host,
+            options.data_port,
+            plane.handle,
+            gate=options.make_gate(),
+            guard=make_guard(self._security, BOOKIE_PATHS),
+            limits=ServerLimits(connection_count=options.connection_count),
+        )
+        show_server(server.statistics)
+        return server
 
     def _make_plane(self, storage: Storage) -> DataPlane:
         return DataPlane(

@@ -97,15 +97,7 @@ class SequencerService:
         self._paths = Paths(options.cluster)
         self._client = PeerClient(security)
         self._context = make_context(options.node_id)
-        self._surveyor = Surveyor(
-            store, self._paths, self._context, self._on_bookies_changed,
-            steady_after_us=options.bookie_steady_after_us,
-            learn=learn_role(security, Role.BOOKIE),
-        )  # fmt: skip
-        self._sequencers = Roster(
-            store, self._paths.sequencers, self._on_sequencers_changed,
-            learn=learn_role(security, Role.SEQUENCER),
-        )  # fmt: skip
+        self._surveyor, self._sequencers = self._make_rosters()
         lanes = BookieLanes(self._client, self._surveyor.urls.get, NodeWatch(self._context.nodes))
         own_id = self._context.sequencer_id
         link = MetadataLink(store, self._paths, own_id, options.data_url())
@@ -249,6 +241,19 @@ class SequencerService:
         add_placement_routes(app, self._placement)
         add_ownership_routes(app, self.host, self._hand_over, self._store, self._paths)
         add_repair_routes(app, self._repair)
+
+    def _make_rosters(self) -> tuple[Surveyor, Roster]:
+        """Bookies, and sequencers; who calls them has to know who they are."""
+        surveyor = Surveyor(
+            self._store, self._paths, self._context, self._on_bookies_changed,
+            steady_after_us=self._options.bookie_steady_after_us,
+            learn=learn_role(self._security, Role.BOOKIE),
+        )  # fmt: skip
+        sequencers = Roster(
+            self._store, self._paths.sequencers, self._on_sequencers_changed,
+            learn=learn_role(self._security, Role.SEQUENCER),
+        )  # fmt: skip
+        return surveyor, sequencers
 
     def _make_registration(self) -> Registration:
         options = self._options

@@ -52,6 +52,14 @@ _BOOKIES_FOR_DEFAULTS: Final = 3
 _SESSION_MIN_S, _SESSION_MAX_S = 1.0, 10.0
 """What the server beside the cluster grants: 2 and 20 of its ticks."""
 
+_BasePortOption = Annotated[
+    int | None,
+    Parameter(
+        help="bookies have this + 1 and up, sequencers + 101, write proxies + 201, read "
+        "proxies + 301, two ports each, ZooKeeper + 81, all of which must be free; 0: any "
+        "free ones; without it 7100, and others for those that are taken"
+    ),
+]
 _OriginsOption = Annotated[
     tuple[str, ...],
     Parameter(
@@ -124,14 +132,7 @@ def run(
         str | None,
         Parameter(help="names with commas, of every region; else each process has its own rack"),
     ] = None,
-    base_port: Annotated[
-        int | None,
-        Parameter(
-            help="bookies have this + 1 and up, sequencers + 101, write proxies + 201, read "
-            "proxies + 301, two ports each, ZooKeeper + 81, all of which must be free; 0: any "
-            "free ones; without it 7100, and others for those that are taken"
-        ),
-    ] = None,
+    base_port: _BasePortOption = None,
     zookeeper: Annotated[
         str | None, Parameter(help="HOST:PORT of a server to use; without it one is run here")
     ] = None,

@@ -39,7 +39,7 @@ _EXPIRES: Final = Gauge(
 )
 
 
-class Wanted(NamedTuple):
+class ExpectedNode(NamedTuple):
     """Whose identity a folder has to hold, as far as that is known before it is read."""
 
     role: Role
@@ -153,17 +153,17 @@ class WatchedIdentity:
         self._told = text
 
 
-def read_wanted(folder: Path, wanted: Wanted) -> HeldIdentity:
+def read_expected(folder: Path, expected: ExpectedNode) -> HeldIdentity:
     """The identity that a process starts with.
 
     Raises:
         IdentityError: the folder holds none, none that is valid, or another one's.
     """
     held = read_folder(folder, dt.datetime.now(dt.UTC))
-    if (held.identity.role, held.identity.name) != wanted:
+    if (held.identity.role, held.identity.name) != expected:
         raise IdentityError(
-            f"{folder} is of {held.identity}, and this is the {wanted.role} {wanted.name}: give "
-            "the folder of that one"
+            f"{folder} is of {held.identity}, and this is the {expected.role} {expected.name}: "
+            "give the folder of that one"
         )
     return held
 

@@ -21,7 +21,7 @@ from duramen.runtime.identity.folder import HeldIdentity, encode_key
 from duramen.runtime.identity.names import Identity, IdentityError, Role
 from duramen.runtime.role import ServiceOptions, StartRefusedError
 from duramen.runtime.security.door import Door
-from duramen.runtime.security.held_identity import Wanted, WatchedIdentity, read_wanted
+from duramen.runtime.security.held_identity import ExpectedNode, WatchedIdentity, read_expected
 from duramen.runtime.security.peers import Learn, PeerNames
 from duramen.runtime.security.permitted_roles import Roles
 from duramen.runtime.security.private_copies import PrivateCopies, ServerFiles
@@ -42,7 +42,7 @@ class ProcessSecurity:
         peers: who is reached where.
 
     Args:
-        held: as `read_wanted` gave it.
+        held: as `read_expected` gave it.
         fail: ends the process with one sentence, when its certificate is not valid any more.
     """
 
@@ -140,9 +140,9 @@ def open_security(options: ServiceOptions, fail: Callable[[str], None]) -> Proce
     """
     if options.tls_dir is None:
         return None
-    wanted = Wanted(Role(options.role), options.node_id)
+    expected = ExpectedNode(Role(options.role), options.node_id)
     try:
-        held = read_wanted(options.tls_dir, wanted)
+        held = read_expected(options.tls_dir, expected)
     except IdentityError as error:
         raise StartRefusedError(str(error)) from None
     return ProcessSecurity(options.tls_dir, held, fail)
