@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import string
 import time
 from base64 import b64encode, urlsafe_b64decode
 from collections.abc import Callable
@@ -19,16 +20,27 @@ import pytest
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from duramen.runtime.credentials.principals import CredentialRefusedError
+from duramen.runtime.credentials.issuers import Issuer, IssuerKind, KeysFrom
+from duramen.runtime.credentials.key_sets import read_key_set
+from duramen.runtime.credentials.principals import Bearer, CredentialRefusedError
+from duramen.runtime.credentials.web_tokens import (
+    judge_claims,
+    take_web_token_apart,
+    verify_token,
+)
 from tests.component.credential_world import CredentialWorld, play
 from tests.unit.web_token_forge import (
     AUDIENCE,
+    CORP_SET,
     EC,
     ISSUER,
     K8S_AUDIENCE,
     NOW_S,
     RSA,
+    SIGNERS,
     STRANGER,
     claim,
     encode,
@@ -423,3 +435,36 @@ def test_what_they_were_made_from_is_good(tmp_path: Path) -> None:
         assert str((await world.judge(other)).principal) == "user:other/alice"
 
     play(tmp_path, scenario)
+
+
+@given(st.integers(0, 1_000), st.sampled_from(string.printable + "\u0130\u017f\u212a\0\x80"))
+@settings(max_examples=400, deadline=None)
+def test_no_letter_of_a_token_is_another_one(place: int, letter: str) -> None:
+    """Whatever a token is changed to at one place, it is no token: not even one that means more."""
+    good = GOOD[place % len(GOOD)]
+    at = place % len(good)
+    changed = good[:at] + letter + good[at + 1 :]
+    if changed != good:
+        with pytest.raises(CredentialRefusedError):
+            judge_by(CORP, changed)
+    assert str(judge_by(CORP, good).principal) == "user:corp/alice"
+
+
+def judge_by(issuer: Issuer, text: str) -> Bearer:
+    """What a process with this one issuer makes of a token, without what it keeps."""
+    token = take_web_token_apart(text)
+    if token.issuer != issuer.issuer:
+        raise CredentialRefusedError("another issuer")
+    bearer = judge_claims(token, issuer, NOW_S)
+    key = KEYS.get(token.key_id)
+    if key is None:
+        raise CredentialRefusedError("another key")
+    verify_token(token, key)
+    return bearer
+
+
+GOOD: Final = [forge(algorithm=algorithm) for algorithm in SIGNERS]
+KEYS: Final = read_key_set(CORP_SET).keys
+CORP: Final = Issuer(
+    "corp", IssuerKind.OIDC, ISSUER, AUDIENCE, KeysFrom(), frozenset(SIGNERS), "groups"
+)

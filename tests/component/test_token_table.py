@@ -256,6 +256,8 @@ def test_what_a_token_makes_dies_with_it_and_before_it(tmp_path: Path) -> None:
             line.append(made)
         for made in line:
             assert (await world.judge(made)).until_s == first.until_s, "none outlives the first"
+        ends = {one.expires_s for one in world.table.list_tokens()}
+        assert ends == {first.until_s}, "and lists say so"
         with pytest.raises(DuramenError, match="made with too many others") as refusal:
             await world.issue(issuer=await world.judge(line[-1]), held=READING)
         assert refusal.value.code == "forbidden"

@@ -340,6 +340,14 @@ def test_a_server_may_want_a_credential_which_it_alone_is_given(tmp_path: Path) 
         (lambda server: put_discovery(server, jwks_uri="http://127.0.0.1/keys"), "no https URL"),
         (lambda server: put_discovery(server, jwks_uri="file:///etc/passwd"), "no https URL"),
         (lambda server: put_discovery(server, jwks_uri=None), "no https URL"),
+        (
+            lambda server: put_discovery(server, jwks_uri=f"https://{'a' * 70}.example/"),
+            "ConnectError|InvalidURL",
+        ),
+        (lambda server: put_discovery(server, jwks_uri="https://a..example/"), "Error|InvalidURL"),
+        (lambda server: put_discovery(server, jwks_uri="https://xn--a/"), "InvalidCodepoint"),
+        (lambda server: put_discovery(server, jwks_uri="https://[::zz]/"), "Error|https URL"),
+        (lambda server: put_discovery(server, jwks_uri="https://127.0.0.1:1/"), "ConnectError"),
         (lambda server: server.put(DISCOVERY, b"[]"), "no JSON object"),
         (lambda server: server.put(DISCOVERY, b"", "404 Not Found"), "HTTP 404"),
         (

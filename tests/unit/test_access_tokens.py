@@ -60,6 +60,7 @@ def test_a_token_has_the_form_of_the_page_and_is_never_the_same() -> None:
         assert len(token.text) == 74
         assert take_token_apart(token.text) == token
         assert token.text.startswith(format_prefix(token.token_id))
+        assert token.text[22:] not in f"{token!r} {token} {[token]}", "nobody logs it by mistake"
         assert token.hash == hashlib.sha256(token.text.encode()).digest()
     assert (
         len({token.token_id for token in made}) == len({token.text[22:] for token in made}) == 200

@@ -45,7 +45,8 @@ async def read_keys(issuer: Issuer) -> bytes:
     except OSError as error:  # TimeoutError and ssl.SSLError are some of these
         where = source.file or source.url
         raise KeysUnreadableError(f"{where}: {error.strerror or type(error).__name__}") from None
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
+    except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
+        # The last is a host whose name cannot be: discovery may name any.
         raise KeysUnreadableError(f"{source.url}: {type(error).__name__} {error}") from None
 
 

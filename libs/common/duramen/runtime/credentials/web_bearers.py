@@ -8,6 +8,7 @@ Called by `clients`. Source: docs/protocol/credentials.md "What is kept".
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -16,7 +17,6 @@ from typing import Final, NamedTuple
 from duramen.runtime.credentials.issuers import Issuer
 from duramen.runtime.credentials.key_holder import KeyHolder
 from duramen.runtime.credentials.key_sets import VerifyingKey
-from duramen.runtime.credentials.key_sources import KeysUnreadableError
 from duramen.runtime.credentials.principals import Bearer, CredentialRefusedError
 from duramen.runtime.credentials.web_tokens import (
     judge_claims,
@@ -51,12 +51,14 @@ class WebBearers:
         Raises:
             KeysUnreadableError: a file of keys cannot be read; nothing is followed then.
         """
-        try:
-            for holder in self._holders.values():
-                await holder.start()
-        except KeysUnreadableError:
+        # At once: servers that are away are each waited for.
+        ends = await asyncio.gather(
+            *(holder.start() for holder in self._holders.values()), return_exceptions=True
+        )
+        failure = next((end for end in ends if end is not None), None)
+        if failure is not None:
             await self.stop()
-            raise
+            raise failure
 
     async def stop(self) -> None:
         """Follow no more."""
