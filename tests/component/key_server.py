@@ -37,6 +37,7 @@ class KeyServer:
         self.answers: dict[str, tuple[str, bytes]] = {}
         """Path → status line with header lines, and body."""
         self.requests: list[tuple[str, dict[str, str]]] = []
+        self.bodies: list[bytes] = []
         self.may_answer = asyncio.Event()
         self.may_answer.set()
 
@@ -48,7 +49,9 @@ class KeyServer:
             head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
             path = head[0].split(" ")[1]
             fields = dict(line.lower().split(": ", 1) for line in head[1:] if ": " in line)
+            body = await reader.readexactly(int(fields.get("content-length", 0)))
             self.requests.append((path, fields))
+            self.bodies.append(body)
             await self.may_answer.wait()
             told, body = self.answers.get(path, ("HTTP/1.1 404 Not Found", b""))
             length = f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"

@@ -328,9 +328,17 @@ WEB: Final[dict[str, Callable[[], str]]] = {
     "an account's token of a year": lambda: forge_account({"exp": NOW_S + 365 * 86_400}),
 }  # fmt: skip
 
+
+def upper_once(text: str) -> str:
+    """One letter of the secret in upper case."""
+    secret = text[22:]
+    letter = next(one for one in secret if one.isalpha())
+    return text[:22] + secret.replace(letter, letter.upper(), 1)
+
+
 A_SECRET: Final = "a" * 52
 API: Final[dict[str, Callable[[str], str]]] = {
-    "case of a letter changed": lambda text: text[:6] + text[6:].replace("a", "A", 1),
+    "case of a letter changed": upper_once,
     "in upper case": lambda text: text.upper(),
     "another prefix": lambda text: "dur2_" + text[5:],
     "no prefix": lambda text: text[5:],

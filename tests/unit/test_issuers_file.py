@@ -19,6 +19,7 @@ from duramen.runtime.credentials.issuers import (
     IssuerKind,
     IssuersFileError,
     KeysFrom,
+    ReviewBy,
     is_https,
     read_issuers,
 )
@@ -32,6 +33,7 @@ ROW: Final[dict[str, Any]] = {
     "audience": "duramen/events",
     "keys": {"file": "/k"},
 }
+K8S: Final = ROW | {"kind": "kubernetes", "audience": "duramen/a/b"}
 BY_SERVER: Final = {"discovery": True, "ca_file": "/ca"}
 
 
@@ -73,6 +75,12 @@ def test_what_is_left_out_has_its_default(tmp_path: Path) -> None:
     assert issuer.algorithms == {*ALGORITHMS}
     assert issuer.issuer.endswith("/"), "it is what tokens have as iss"
     assert issuer.keys.url == "https://login.example.com/a/.well-known/openid-configuration"
+
+
+def test_an_api_server_may_review_tokens(tmp_path: Path) -> None:
+    by = {"url": "https://kubernetes.default.svc/r", "ca_file": "/ca", "bearer_file": "/token"}
+    (issuer,) = read_issuers(write(tmp_path, document(K8S | {"review": by})))
+    assert issuer.review == ReviewBy(by["url"], Path("/ca"), Path("/token"))
 
 
 def test_an_api_server_is_asked_at_its_own_url_with_a_credential(tmp_path: Path) -> None:
@@ -130,6 +138,23 @@ FAULTS: Final[dict[str, tuple[Any, str]]] = {
     "discovery over http": (
         ROW | {"issuer": "http://login.example.com", "keys": BY_SERVER},
         "issuers[0].keys.discovery: the issuer's text is no https URL",
+    ),
+    "a review by another issuer": (
+        ROW | {"review": {"url": "https://a.example", "ca_file": "/a", "bearer_file": "/b"}},
+        "issuers[0].review: leave it out",
+    ),
+    "a review that is true": (K8S | {"review": True}, "issuers[0].review: write an object"),
+    "a review over http": (
+        K8S | {"review": {"url": "http://a.example", "ca_file": "/a", "bearer_file": "/b"}},
+        "issuers[0].review.url: is no https URL",
+    ),
+    "a review without a credential": (
+        K8S | {"review": {"url": "https://a.example", "ca_file": "/a"}},
+        "issuers[0].review.bearer_file: write the whole path",
+    ),
+    "a review with more": (
+        K8S | {"review": {"url": "https://a.example", "cache": "1h"}},
+        "issuers[0].review.cache: is not known here",
     ),
     "a set over http": (
         ROW | {"keys": {"url": "http://a.example/keys", "ca_file": "/ca"}},

@@ -28,7 +28,7 @@ _ISSUER_LENGTH_MAX: Final = 1_024
 _NAME: Final = re.compile("[a-z][a-z0-9-]{0,31}")
 _CLUSTER_AUDIENCE: Final = re.compile("duramen/[a-z0-9-]{1,63}/[a-z0-9.-]{1,253}")
 _MEMBERS: Final = frozenset(
-    {"name", "kind", "issuer", "audience", "keys", "algorithms", "groups_claim"}
+    {"name", "kind", "issuer", "audience", "keys", "algorithms", "groups_claim", "review"}
 )
 _SOURCES: Final = ("file", "discovery", "url")
 
@@ -57,6 +57,14 @@ class KeysFrom(NamedTuple):
     bearer_file: Path | None = None
 
 
+class ReviewBy(NamedTuple):
+    """The API server that reviews tokens, and what it is asked with."""
+
+    url: str
+    ca_file: Path
+    bearer_file: Path
+
+
 class Issuer(NamedTuple):
     """One who says who somebody is, and what its tokens have to say for that."""
 
@@ -67,6 +75,7 @@ class Issuer(NamedTuple):
     keys: KeysFrom
     algorithms: frozenset[str]
     groups_claim: str
+    review: ReviewBy | None = None
 
 
 def read_issuers(path: Path) -> tuple[Issuer, ...]:
@@ -136,11 +145,16 @@ def _read_issuer(row: object, at: str, faults: list[str]) -> Issuer | None:
         faults.append(f"{at}.groups_claim: write the name of a claim")
     algorithms = _read_algorithms(row, at, faults)
     keys = _read_keys(row.get("keys"), str(issuer), f"{at}.keys", faults)
+    review = None
+    if "review" in row and kind != IssuerKind.KUBERNETES:
+        faults.append(f"{at}.review: leave it out, only Kubernetes reviews tokens")
+    elif "review" in row:
+        review = _read_review(row["review"], f"{at}.review", faults)
     if len(faults) > before:
         return None
     return Issuer(
         str(name), IssuerKind(str(kind)), str(issuer), str(audience), keys, algorithms,
-        str(groups_claim),
+        str(groups_claim), review,
     )  # fmt: skip
 
 
@@ -173,6 +187,19 @@ def _read_keys(value: object, issuer: str, at: str, faults: list[str]) -> KeysFr
         url=str(url), is_discovery=is_discovery, bearer_file=bearer_file,
         ca_file=_read_path(value, "ca_file", at, faults),
     )  # fmt: skip
+
+
+def _read_review(value: object, at: str, faults: list[str]) -> ReviewBy | None:
+    if not isinstance(value, dict):
+        faults.append(f"{at}: write an object with url, ca_file and bearer_file")
+        return None
+    _see_members(value, {"url", "ca_file", "bearer_file"}, f"{at}.", faults)
+    if not is_https(value.get("url")):
+        faults.append(f"{at}.url: is no https URL without a user, a query and a fragment")
+    ca_file, bearer_file = (
+        _read_path(value, one, at, faults) for one in ("ca_file", "bearer_file")
+    )
+    return ReviewBy(str(value.get("url")), ca_file, bearer_file)
 
 
 def _read_path(value: Mapping[str, Any], name: str, at: str, faults: list[str]) -> Path:

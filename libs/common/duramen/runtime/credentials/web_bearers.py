@@ -18,6 +18,7 @@ from duramen.runtime.credentials.issuers import Issuer
 from duramen.runtime.credentials.key_holder import KeyHolder
 from duramen.runtime.credentials.key_sets import VerifyingKey
 from duramen.runtime.credentials.principals import Bearer, CredentialRefusedError
+from duramen.runtime.credentials.token_reviews import BELIEVED_S_MAX, TokenReviewer
 from duramen.runtime.credentials.web_tokens import (
     judge_claims,
     take_web_token_apart,
@@ -41,6 +42,7 @@ class WebBearers:
 
     def __init__(self, issuers: Sequence[Issuer]) -> None:
         self._holders = {issuer.issuer: KeyHolder(issuer) for issuer in issuers}
+        self._reviewers = {one.issuer: TokenReviewer(one) for one in issuers if one.review}
         self._rows: OrderedDict[bytes, _Believed] = OrderedDict()
         self._verified_count = 0
         self._refused_count = 0
@@ -64,6 +66,8 @@ class WebBearers:
         """Follow no more."""
         for holder in self._holders.values():
             await holder.stop()
+        for reviewer in self._reviewers.values():
+            await reviewer.stop()
 
     async def judge(self, text: str, now_s: float) -> Bearer:
         """Whom a token names. One with an unknown key waits while its issuer is asked, 5 s at most.
@@ -79,7 +83,7 @@ class WebBearers:
                 return row.bearer
             del self._rows[digest]
         try:
-            believed = await self._verify(text, now_s)
+            believed = await self._verify(text, digest, now_s)
         except CredentialRefusedError:
             self._refused_count += 1
             raise
@@ -90,19 +94,21 @@ class WebBearers:
         return believed.bearer
 
     def statistics(self) -> dict[str, int]:
-        """Sizes and counters; those of keys are sums over the issuers."""
+        """Sizes and counters; those of keys and reviews are sums over the issuers."""
         told = {
             "web_tokens": len(self._rows),
             "web_tokens_max": ROW_COUNT_MAX,
             "verified": self._verified_count,
             "refused": self._refused_count,
         }
-        for holder in self._holders.values():
-            for name, count in holder.statistics().items():
+        parts = [holder.statistics() for holder in self._holders.values()]
+        parts += [reviewer.statistics() for reviewer in self._reviewers.values()]
+        for part in parts:
+            for name, count in part.items():
                 told[name] = told.get(name, 0) + count
         return told
 
-    async def _verify(self, text: str, now_s: float) -> _Believed:
+    async def _verify(self, text: str, digest: bytes, now_s: float) -> _Believed:
         token = take_web_token_apart(text)
         holder = self._holders.get(token.issuer)
         if holder is None:
@@ -113,4 +119,8 @@ class WebBearers:
         if key is None:
             raise CredentialRefusedError(f"{holder.issuer.name}: no key {token.key_id!r}")
         verify_token(token, key)
+        reviewer = self._reviewers.get(token.issuer)
+        if reviewer is not None:
+            await reviewer.confirm(text, digest, token.claims["sub"], now_s)
+            bearer = bearer._replace(until_s=min(bearer.until_s, int(now_s) + BELIEVED_S_MAX))
         return _Believed(bearer, holder, key)
