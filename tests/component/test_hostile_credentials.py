@@ -32,6 +32,7 @@ from duramen.runtime.credentials.web_tokens import (
     verify_token,
 )
 from tests.component.credential_world import CredentialWorld, play
+from tests.unit.base64_spellings import spare_bits
 from tests.unit.web_token_forge import (
     AUDIENCE,
     CORP_SET,
@@ -82,15 +83,6 @@ def with_signature(signature: bytes) -> str:
 def in_der() -> str:
     signed = forge().rpartition(".")[0]
     return f"{signed}.{encode(EC.sign(signed.encode(), ec.ECDSA(hashes.SHA256())))}"
-
-
-def spare_bits(piece: str) -> str:
-    """Another last letter that decodes to the same bytes; padding where there is none."""
-    alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
-    found = [piece[:-1] + letter for letter in alphabet if letter != piece[-1]]
-    pad = "=" * (-len(piece) % 4)
-    same = [one for one in found if urlsafe_b64decode(one + pad) == urlsafe_b64decode(piece + pad)]
-    return same[0] if same else piece + "="
 
 
 def raw(body: bytes) -> str:
