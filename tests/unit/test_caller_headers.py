@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import hmac
-from base64 import b64encode, urlsafe_b64decode, urlsafe_b64encode
+from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -47,6 +47,7 @@ from duramen.runtime.identity.header import (
     CallerRefusedError,
 )
 from duramen.runtime.identity.names import Identity, make_identity
+from tests.unit.base64_spellings import spare_bits
 from tests.unit.identities import BOOKIE, DOMAIN, NOW
 
 NOW_S: Final = int(NOW.timestamp())
@@ -129,15 +130,6 @@ def hmac_by_public_key() -> str:
 def der_signature() -> str:
     signed = forge().rpartition(".")[0]
     return f"{signed}.{encode(KEY.sign(signed.encode(), ec.ECDSA(hashes.SHA256())))}"
-
-
-def spare_bits(piece: str) -> str:
-    """Another last letter that decodes to the same bytes."""
-    alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
-    found = [piece[:-1] + letter for letter in alphabet if letter != piece[-1]]
-    pad = "=" * (-len(piece) % 4)
-    same = [one for one in found if urlsafe_b64decode(one + pad) == urlsafe_b64decode(piece + pad)]
-    return same[0] if same else piece + "="
 
 
 STRANGER: Final = make_authority(DOMAIN, NOW)

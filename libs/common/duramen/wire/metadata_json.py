@@ -92,6 +92,7 @@ class Paths:
         self.rebalance = f"{self.root}/repair/rebalance"
         self.auditor = f"{self.root}/auditor"
         self.regions = f"{self.root}/regions"
+        self.access_tokens = f"{self.root}/access-tokens"
 
     def namespace(self, namespace: str) -> str:
         """Configuration of a namespace."""
@@ -137,6 +138,10 @@ class Paths:
     def lost(self, incarnation: Incarnation) -> str:
         """A bookie incarnation whose disks are gone for ever, with all copies on them."""
         return f"{self.repair_lost}/{incarnation}"
+
+    def access_token(self, token_id: str) -> str:
+        """An API token, without its secret."""
+        return f"{self.access_tokens}/{token_id}"
 
     def tombstone(self, sequence: int) -> str:
         """Purged logs that bookies may still have ledgers of."""

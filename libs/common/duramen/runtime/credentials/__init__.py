@@ -1,0 +1,1 @@
+"""Credentials of clients at public ports: API tokens, and JSON web tokens of listed issuers."""

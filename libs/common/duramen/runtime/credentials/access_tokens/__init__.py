@@ -1,0 +1,1 @@
+"""API tokens: their texts and scopes, the table of those that are there, and who makes them."""
