@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from fastapi import FastAPI
-from starlette.routing import Mount
+from starlette.routing import Mount, Route
 
 from duramen.core.rights.grants import Grant, GrantScope, parse_principal, parse_scope
 from duramen.core.rights.judgement import GrantTable
@@ -232,7 +232,7 @@ PLANTS: list[tuple[str, Callable[[FastAPI], Any], str]] = [
         "PUT /v1/both",
     ),
     ("an application", lambda app: app.router.routes.append(Mount("/sub", app=FastAPI())), "/sub"),
-    ("a bare route", lambda app: app.add_route("/bare", answer), "/bare"),
+    ("a bare route", lambda app: app.router.routes.append(Route("/bare", answer)), "/bare"),
     (
         "hidden from the document",
         lambda app: app.get("/v1/secret", include_in_schema=False)(answer),

@@ -92,6 +92,7 @@ class Paths:
         self.rebalance = f"{self.root}/repair/rebalance"
         self.auditor = f"{self.root}/auditor"
         self.regions = f"{self.root}/regions"
+        self.grants = f"{self.root}/grants"
 
     def namespace(self, namespace: str) -> str:
         """Configuration of a namespace."""
