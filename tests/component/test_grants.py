@@ -171,7 +171,7 @@ def test_a_broken_node_changes_nothing_for_so_long_and_is_told_once(
         await world.cache.start()
         for data in (b"broken", b" broken"):
             await world.write(data)
-            await wait_for(lambda: world.cache.statistics()["is_refused"])
+            await wait_for(lambda: world.cache.statistics()["is_refused"] is True)
             await pass_time(SECOND)
         assert world.may_read()
         assert len([row for row in caplog.records if "is not understood" in row.message]) == 1

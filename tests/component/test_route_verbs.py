@@ -202,7 +202,8 @@ class _Planted:
     def add_admin_routes(self, app: FastAPI) -> None:
         self._plant(app)
 
-    async def start(self) -> None: ...
+    async def start(self) -> None:
+        raise StartRefusedError("nobody minds the route")
 
     async def stop(self) -> None: ...
 

@@ -87,6 +87,24 @@ def test_a_judgement_is_what_the_grants_say_one_by_one(
     assert said == is_allowed(granted, callers, verb, text)
 
 
+nested = st.text("ab", min_size=1, max_size=5)
+
+
+@given(st.dictionaries(nested, st.sampled_from(list(GrantedRole)[:5]), max_size=8), nested)
+def test_prefixes_within_prefixes_add_up(prefixes: dict[str, GrantedRole], log: str) -> None:
+    granted = [Grant(parse_scope(f"shop/{prefix}*"), ANN, prefixes[prefix]) for prefix in prefixes]
+    found = GrantTable(granted).rights_of(ANN)
+    for verb in Verb:
+        expected = is_allowed(granted, [ANN], verb, f"shop/{log}")
+        assert found.judge(verb, "shop", log) == expected, verb
+
+
+def test_more_on_a_longer_prefix_leaves_what_the_shorter_one_gave() -> None:
+    found = rights("producer shop/a*", "reader shop/abc*", "archiver shop/b*")
+    assert found.judge(Verb.APPEND, "shop", "abcd") and found.judge(Verb.READ, "shop", "abcd")
+    assert found.judge(Verb.APPEND, "shop", "abd") and not found.judge(Verb.READ, "shop", "abd")
+
+
 @given(st.lists(grants, max_size=12), callers_of, verbs, namespaces)
 def test_a_list_reaches_a_namespace_in_which_anything_is_listed(
     granted: list[Grant], callers: list[Principal], verb: Verb, namespace: str

@@ -15,8 +15,8 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from html import escape
 from typing import Any, Final
 
+import orjson
 from fastapi import Request, Response
-from fastapi.responses import JSONResponse
 
 from duramen.runtime.rights.route_verbs import FIELD as VERB_FIELD
 
@@ -52,7 +52,7 @@ def make_page_endpoint(
 
 def make_document_endpoint(document: Document) -> Callable[[Request], Awaitable[Response]]:
     """The endpoint of the document itself, as JSON."""
-    body = JSONResponse(document).body
+    body = orjson.dumps(document)
 
     async def give_document(_request: Request) -> Response:
         return Response(body, media_type="application/json")
