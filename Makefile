@@ -79,6 +79,7 @@ docs: setup ## Remake what is made from code in docs/, and the chart's definitio
 		tests/unit/test_error_docs.py::test_the_error_table_is_that_of_the_code \
 		tests/unit/test_error_docs.py::test_a_hex_example_is_what_the_code_spells \
 		tests/unit/test_openapi.py::test_the_committed_document_is_that_of_the_code \
+		tests/component/test_route_verbs.py::test_the_tables_of_the_page_are_those_of_the_code \
 		tests/kubernetes/resources/test_definitions.py::test_the_charts_definitions_are_those_of_the_models \
 		tests/kubernetes/resources/test_definitions.py::test_the_document_is_that_of_the_models
 

@@ -251,7 +251,9 @@ def test_the_page_loads_nothing_and_has_every_call() -> None:
     )
     for call in CALLS:
         assert f"<code>{call.method} {call.path}</code></h2>" in page
-    odd = {"info": {"title": "<b>", "version": "1"}, "paths": {"/<x>": {"get": {"summary": "&"}}}}
+        assert f"needs <code>{call.verb}</code>" in page
+    get = {"summary": "&", "x-duramen-verb": "read"}
+    odd = {"info": {"title": "<b>", "version": "1"}, "paths": {"/<x>": {"get": get}}}
     assert "<b>" not in format_page(odd, "/d").partition("</h1>")[0].partition("<h1>")[2]
 
 

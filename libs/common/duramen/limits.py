@@ -196,6 +196,10 @@ METADATA_AGE_MAX_US: Final = 5 * MINUTE
 """How old metadata may be that are read from while ZooKeeper cannot be: so long what was truncated
 or deleted meanwhile is still shown (ADR 0021). Longer than ZooKeeper takes to be restarted."""
 
+GRANTS_AGE_MAX_US: Final = 1 * HOUR
+"""How old grants may be that calls are judged by while ZooKeeper cannot be reached. Longer than
+METADATA_AGE_MAX_US: appends to open segments go on meanwhile, and would end with it."""
+
 DISK_WARN_RATIO: Final = 0.90
 """Used part of a disk at which a person should act; also the lower mark of read-only."""
 

@@ -16,11 +16,13 @@ from pydantic import BaseModel
 
 from duramen.core.bookie import BookieCore
 from duramen.core.bookie.bookie_state import LedgerState
+from duramen.core.rights.verbs import Verb
 from duramen.core.status import BookieStatus
 from duramen.errors import DuramenError
 from duramen.ids import LAST_ENTRY_ID, NOTHING, EntryId, LedgerId, epoch_of, log_of
 from duramen.runtime.public.answers import Answer
 from duramen.runtime.public.cluster_answers import JournalAnswer
+from duramen.runtime.rights.route_verbs import needs
 from duramen_bookie.upkeep.rounds import Upkeep
 
 PAGE_COUNT_DEFAULT: Final = 1_000
@@ -193,15 +195,25 @@ class Work(StrEnum):
 def add_routes(app: FastAPI, service: RunningBookie) -> None:
     """Add the routes to the process's admin application."""
 
-    @app.get("/v1/state", summary="Identity, sizes and the state of the journal")
+    @app.get(
+        "/v1/state", **needs(Verb.OBSERVE), summary="Identity, sizes and the state of the journal"
+    )
     async def get_state() -> BookieStateAnswer:
         return BookieStateAnswer(**service.describe())
 
-    @app.get("/v1/disks", summary="Space of every directory, and what follows from it")
+    @app.get(
+        "/v1/disks",
+        **needs(Verb.OBSERVE),
+        summary="Space of every directory, and what follows from it",
+    )
     async def get_disks() -> DisksAnswer:
         return DisksAnswer(**service.running_upkeep().space.describe())
 
-    @app.put("/v1/read-only", summary="Refuse new entries, whatever the disks say, or no more")
+    @app.put(
+        "/v1/read-only",
+        **needs(Verb.OPERATE),
+        summary="Refuse new entries, whatever the disks say, or no more",
+    )
     async def put_read_only(switch: Switch) -> DisksAnswer:
         space = service.running_upkeep().space
         space.switch_read_only(is_on=switch.is_on)
@@ -209,6 +221,7 @@ def add_routes(app: FastAPI, service: RunningBookie) -> None:
 
     @app.get(
         "/v1/journal",
+        **needs(Verb.OBSERVE),
         summary="What the journal did, what waits, what replay found",
         response_model_exclude_unset=True,
     )
@@ -221,7 +234,9 @@ def add_routes(app: FastAPI, service: RunningBookie) -> None:
 
 
 def _add_ledger_routes(app: FastAPI, service: RunningBookie) -> None:
-    @app.get("/v1/ledgers", summary="The ledgers that are here, a page at a time")
+    @app.get(
+        "/v1/ledgers", **needs(Verb.OBSERVE), summary="The ledgers that are here, a page at a time"
+    )
     async def get_ledgers(
         limit: Annotated[
             int, Query(ge=1, le=PAGE_COUNT_MAX, description="ledgers of one page at most")
@@ -235,7 +250,11 @@ def _add_ledger_routes(app: FastAPI, service: RunningBookie) -> None:
         ledgers = [LedgerRow(**_describe(*known)) for known in found[:limit]]
         return LedgerPage(ledgers=ledgers, has_more=len(found) > limit)
 
-    @app.get("/v1/ledgers/{ledger_id}/entries", summary="The entries of a ledger, as ranges")
+    @app.get(
+        "/v1/ledgers/{ledger_id}/entries",
+        **needs(Verb.OBSERVE),
+        summary="The entries of a ledger, as ranges",
+    )
     async def get_entries(ledger_id: str) -> LedgerRanges:
         ranges = service.running_core().list_ranges(_read_ledger_id(ledger_id))
         if ranges is None:
@@ -244,6 +263,7 @@ def _add_ledger_routes(app: FastAPI, service: RunningBookie) -> None:
 
     @app.get(
         "/v1/ledgers/{ledger_id}/entries/{entry_id}",
+        **needs(Verb.READ),
         summary="One entry, if it is here",
         response_model_exclude_unset=True,
     )
@@ -270,21 +290,35 @@ def _add_ledger_routes(app: FastAPI, service: RunningBookie) -> None:
 
 
 def _add_upkeep_routes(app: FastAPI, service: RunningBookie) -> None:
-    @app.get("/v1/upkeep", summary="Settling, compaction, deletion, scrub, repair queue")
+    @app.get(
+        "/v1/upkeep",
+        **needs(Verb.OBSERVE),
+        summary="Settling, compaction, deletion, scrub, repair queue",
+    )
     async def get_upkeep() -> UpkeepAnswer:
         return UpkeepAnswer(**service.running_upkeep().statistics())
 
-    @app.get("/v1/scrub", summary="Progress of the scrub, its last pass, what is damaged")
+    @app.get(
+        "/v1/scrub",
+        **needs(Verb.OBSERVE),
+        summary="Progress of the scrub, its last pass, what is damaged",
+    )
     async def get_scrub() -> ScrubAnswer:
         return ScrubAnswer(**service.running_upkeep().scrub.describe())
 
-    @app.put("/v1/upkeep/{work}/suspended", summary="Suspend a kind of upkeep, or resume it")
+    @app.put(
+        "/v1/upkeep/{work}/suspended",
+        **needs(Verb.OPERATE),
+        summary="Suspend a kind of upkeep, or resume it",
+    )
     async def put_suspended(work: Work, switch: Switch) -> UpkeepAnswer:
         upkeep = service.running_upkeep()
         upkeep.suspend(work, is_on=switch.is_on)
         return UpkeepAnswer(**upkeep.statistics())
 
-    @app.post("/v1/upkeep/{work}", status_code=202, summary="Begin a round soon")
+    @app.post(
+        "/v1/upkeep/{work}", **needs(Verb.OPERATE), status_code=202, summary="Begin a round soon"
+    )
     async def hurry(work: Work) -> Begun:
         service.running_upkeep().hurry(work)
         return Begun(status="begins soon")

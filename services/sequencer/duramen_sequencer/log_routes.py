@@ -14,9 +14,11 @@ from typing import Annotated
 from fastapi import FastAPI, Query
 from pydantic.json_schema import SkipJsonSchema
 
+from duramen.core.rights.verbs import Verb
 from duramen.errors import DuramenError
 from duramen.ids import LogId
 from duramen.runtime.public.answers import Answer
+from duramen.runtime.rights.route_verbs import needs
 from duramen.runtime.sequencer.log_driver import LogDriver
 from duramen_sequencer.life.retention import RetentionRounds
 
@@ -108,19 +110,19 @@ def add_log_routes(
 ) -> None:
     """Add `GET /v1/logs`, `GET /v1/logs/{log_id}`, `POST /v1/retention`."""
 
-    @app.post("/v1/retention")
+    @app.post("/v1/retention", **needs(Verb.OPERATE))
     async def post_retention() -> RetentionAnswer:
         retention.want_round()
         return RetentionAnswer.model_validate(retention.statistics())
 
-    @app.get("/v1/logs")
+    @app.get("/v1/logs", **needs(Verb.OBSERVE))
     async def get_logs() -> list[RunLogAnswer]:
         return [
             RunLogAnswer.model_validate({"log_id": str(log_id), **driver.statistics()})
             for log_id, driver in sorted(drivers.items())
         ]
 
-    @app.get("/v1/logs/{log_id}", response_model_exclude_unset=True)
+    @app.get("/v1/logs/{log_id}", **needs(Verb.OPERATE), response_model_exclude_unset=True)
     async def get_log(
         log_id: int,
         tokens: Annotated[bool, Query(description="tell the fencing token, too")] = False,

@@ -15,11 +15,18 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict
 
 from duramen import __version__
+from duramen.core.rights.verbs import Verb
 from duramen.errors import DuramenError
-from duramen.runtime.edge.document_page import DOCS_PATH, make_page_endpoint
+from duramen.runtime.edge.document_page import (
+    DOCS_PATH,
+    make_document_endpoint,
+    make_page_endpoint,
+)
 from duramen.runtime.edge.negotiation import Negotiation
+from duramen.runtime.rights.route_verbs import OF_ANYBODY, list_verbs, needs
 from duramen.runtime.role import RoleService, ServiceOptions
 
+_DOCUMENT_PATH = "/openapi.json"
 _PROBLEM = "application/problem+json"
 
 
@@ -48,45 +55,53 @@ def make_admin_app(
 
     Args:
         stop: begins the clean stop of the process and returns at once.
+
+    Raises:
+        StartRefusedError: a route of the service has no verb.
     """
     title = f"Duramen {options.role} administration"
-    # The framework's pages load scripts from elsewhere.
-    app = FastAPI(title=title, version=__version__, docs_url=None, redoc_url=None)
+    # The framework's pages load scripts from elsewhere, and its routes have no verb.
+    app = FastAPI(title=title, version=__version__, openapi_url=None)
     add_problem_handler(app)
     app.add_middleware(Negotiation)
 
-    @app.get("/healthz")
+    @app.get("/healthz", **OF_ANYBODY)
     async def get_health() -> Health:
         return Health(status="ok")
 
-    @app.get("/readyz")
+    @app.get("/readyz", **OF_ANYBODY)
     async def get_readiness(response: Response) -> Readiness:
         is_ready = service.is_ready()
         response.status_code = 200 if is_ready else 503
         return Readiness(ready=is_ready)
 
-    @app.get("/metrics")
+    @app.get("/metrics", **needs(Verb.OBSERVE))
     async def get_metrics() -> Response:
         return Response(
             prometheus_client.generate_latest(), media_type=prometheus_client.CONTENT_TYPE_LATEST
         )
 
-    @app.get("/v1/statistics")
+    @app.get("/v1/statistics", **needs(Verb.OBSERVE))
     async def get_statistics() -> Statistics:
         return Statistics(**service.statistics())
 
-    @app.get("/v1/config")
+    @app.get("/v1/config", **needs(Verb.OBSERVE))
     async def get_config() -> ServiceOptions:
         return options
 
-    @app.post("/v1/drain-and-stop", status_code=202)
+    @app.post("/v1/drain-and-stop", **needs(Verb.OPERATE), status_code=202)
     async def drain_and_stop() -> Health:
         stop()
         return Health(status="stopping")
 
     service.add_admin_routes(app)
-    page = make_page_endpoint(app.openapi(), app.openapi_url or "")
-    app.add_api_route(DOCS_PATH, page, include_in_schema=False)
+    list_verbs(app)
+    document = app.openapi()
+    for path, endpoint in (
+        (_DOCUMENT_PATH, make_document_endpoint(document)),
+        (DOCS_PATH, make_page_endpoint(document, _DOCUMENT_PATH)),
+    ):
+        app.add_api_route(path, endpoint, include_in_schema=False, **needs(Verb.OBSERVE))
     return app
 
 

@@ -93,6 +93,7 @@ class Paths:
         self.auditor = f"{self.root}/auditor"
         self.regions = f"{self.root}/regions"
         self.access_tokens = f"{self.root}/access-tokens"
+        self.grants = f"{self.root}/grants"
 
     def namespace(self, namespace: str) -> str:
         """Configuration of a namespace."""

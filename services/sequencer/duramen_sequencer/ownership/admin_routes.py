@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from fastapi import FastAPI
 
+from duramen.core.rights.verbs import Verb
 from duramen.errors import DuramenError
 from duramen.ids import LogId
 from duramen.runtime.public.cluster_answers import (
@@ -17,6 +18,7 @@ from duramen.runtime.public.cluster_answers import (
     HandedOverAnswer,
     OwnStoryAnswer,
 )
+from duramen.runtime.rights.route_verbs import needs
 from duramen.runtime.stores.metadata_store import MetadataError, MetadataStore
 from duramen.texts import check_log_name, check_namespace
 from duramen.wire.metadata_json import MetadataJsonError, Paths, read_node
@@ -42,13 +44,15 @@ def add_ownership_routes(
         except (MetadataJsonError, KeyError, ValueError, TypeError) as error:
             raise DuramenError("internal", f"{namespace}/{log}: {error!r}") from error
 
-    @app.get("/v1/logs/{namespace}/{log}/story", response_model_exclude_unset=True)
+    @app.get(
+        "/v1/logs/{namespace}/{log}/story", **needs(Verb.OBSERVE), response_model_exclude_unset=True
+    )
     async def get_story(namespace: str, log: str) -> OwnStoryAnswer:
         told = host.stories.report(await find(namespace, log))
         events = [EventAnswer(**event) for event in told]
         return OwnStoryAnswer(sequencer=host.sequencer_id, events=events)
 
-    @app.post("/v1/logs/{namespace}/{log}/hand-over")
+    @app.post("/v1/logs/{namespace}/{log}/hand-over", **needs(Verb.OPERATE))
     async def post_hand_over(namespace: str, log: str, to: str | None = None) -> HandedOverAnswer:
         done = await hand_over.hand_over(await find(namespace, log), to)
         return HandedOverAnswer.model_validate(done)

@@ -11,6 +11,7 @@ from typing import Any, Final
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 
+from duramen.core.rights.verbs import Verb
 from duramen.errors import DuramenError
 from duramen.runtime.public.answers import AnswerT
 from duramen.runtime.public.repair_answers import (
@@ -23,6 +24,7 @@ from duramen.runtime.public.repair_answers import (
     RepairAnswer,
 )
 from duramen.runtime.rest import parse_object, read_body
+from duramen.runtime.rights.route_verbs import needs
 from duramen.runtime.stores.metadata_store import MetadataError
 from duramen.units import KIB
 from duramen.wire.metadata_json import MetadataJsonError
@@ -42,11 +44,11 @@ def add_repair_routes(app: FastAPI, operations: RepairOperations) -> None:
     """Add `/v1/repair`, `/v1/repair/bookies`, `/v1/bookies/{id}/…`, `/v1/rebalance`."""
     app.add_exception_handler(NotAuditorError, _redirect)
 
-    @app.get("/v1/repair", **_FORM)
+    @app.get("/v1/repair", **needs(Verb.OBSERVE), **_FORM)
     async def get_repair() -> RepairAnswer:
         return await _read(RepairAnswer, operations.show())
 
-    @app.get("/v1/repair/bookies", **_FORM)
+    @app.get("/v1/repair/bookies", **needs(Verb.OBSERVE), **_FORM)
     async def get_repair_bookies() -> AuditedBookiesAnswer:
         return await _read(AuditedBookiesAnswer, operations.list_bookies())
 
@@ -55,19 +57,19 @@ def add_repair_routes(app: FastAPI, operations: RepairOperations) -> None:
 
 
 def _add_bookie_routes(app: FastAPI, operations: RepairOperations) -> None:
-    @app.get("/v1/bookies/{bookie}/disruption", **_FORM)
+    @app.get("/v1/bookies/{bookie}/disruption", **needs(Verb.OBSERVE), **_FORM)
     async def get_disruption(bookie: str, kind: str) -> DisruptionAnswer:
         return await _read(DisruptionAnswer, operations.judge_disruption(bookie, kind))
 
-    @app.post("/v1/bookies/{bookie}/drain", **_FORM)
+    @app.post("/v1/bookies/{bookie}/drain", **needs(Verb.OPERATE), **_FORM)
     async def post_drain(bookie: str) -> DutyAnswer:
         return await _read(DutyAnswer, operations.drain(bookie))
 
-    @app.post("/v1/bookies/{bookie}/cancel-drain", **_FORM)
+    @app.post("/v1/bookies/{bookie}/cancel-drain", **needs(Verb.OPERATE), **_FORM)
     async def post_cancel_drain(bookie: str) -> DutyAnswer:
         return await _read(DutyAnswer, operations.cancel_drain(bookie))
 
-    @app.post("/v1/bookies/{bookie}/accept-loss", **_FORM)
+    @app.post("/v1/bookies/{bookie}/accept-loss", **needs(Verb.OPERATE), **_FORM)
     async def post_accept_loss(bookie: str, request: Request) -> AcceptedLossAnswer:
         data = await read_body(request, _BODY_BYTES_MAX, announced=None)
         body = parse_object(data, ("incarnation",))
@@ -75,11 +77,11 @@ def _add_bookie_routes(app: FastAPI, operations: RepairOperations) -> None:
 
 
 def _add_rebalance_routes(app: FastAPI, operations: RepairOperations) -> None:
-    @app.get("/v1/rebalance", **_FORM)
+    @app.get("/v1/rebalance", **needs(Verb.OBSERVE), **_FORM)
     async def get_rebalance() -> RebalanceAnswer:
         return await _read(RebalanceAnswer, operations.show_rebalance())
 
-    @app.post("/v1/rebalance", **_FORM)
+    @app.post("/v1/rebalance", **needs(Verb.OPERATE), **_FORM)
     async def post_rebalance(request: Request) -> RebalanceAnswer | RebalancePlanAnswer:
         data = await read_body(request, _BODY_BYTES_MAX, announced=None)
         body: dict[str, Any] = parse_object(data, ("dry_run", "tolerance")) if data else {}
@@ -87,7 +89,7 @@ def _add_rebalance_routes(app: FastAPI, operations: RepairOperations) -> None:
             return await _read(RebalancePlanAnswer, operations.start_rebalance(body))
         return await _read(RebalanceAnswer, operations.start_rebalance(body))
 
-    @app.delete("/v1/rebalance", **_FORM)
+    @app.delete("/v1/rebalance", **needs(Verb.OPERATE), **_FORM)
     async def delete_rebalance() -> RebalanceAnswer:
         return await _read(RebalanceAnswer, operations.stop_rebalance())
 

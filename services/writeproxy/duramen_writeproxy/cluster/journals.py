@@ -15,9 +15,11 @@ from typing import Final
 from fastapi import FastAPI
 
 from duramen.client.rest_client import RestClient
+from duramen.core.rights.verbs import Verb
 from duramen.errors import DuramenError
 from duramen.runtime.http_client import PeerError
 from duramen.runtime.public.cluster_answers import BookieJournalAnswer, JournalsAnswer
+from duramen.runtime.rights.route_verbs import needs
 from duramen.runtime.stores.metadata_store import MetadataError, MetadataStore
 from duramen.wire.metadata_json import MetadataJsonError, Paths, read_node
 
@@ -72,7 +74,7 @@ class JournalCalls:
 def add_journal_routes(app: FastAPI, journals: JournalCalls) -> None:
     """Add the route to the admin application."""
 
-    @app.get("/v1/cluster/journals", response_model_exclude_unset=True)
+    @app.get("/v1/cluster/journals", **needs(Verb.OBSERVE), response_model_exclude_unset=True)
     async def get_journals() -> JournalsAnswer:
         return await journals.ask_all()
 

@@ -13,8 +13,10 @@ from typing import Final
 from fastapi import FastAPI, Request
 from pydantic import BaseModel
 
+from duramen.core.rights.verbs import Verb
 from duramen.errors import DuramenError
 from duramen.runtime.rest import parse_object, read_body
+from duramen.runtime.rights.route_verbs import needs
 from duramen.units import KIB
 from duramen_writeproxy.logs.creation import Creator
 
@@ -33,7 +35,7 @@ class MaintenanceAnswer(BaseModel):
 def add_maintenance_routes(app: FastAPI, creator: Creator) -> None:
     """`PUT /v1/cluster/maintenance` with `{"rolling_suspended": true | false}`."""
 
-    @app.put("/v1/cluster/maintenance")
+    @app.put("/v1/cluster/maintenance", **needs(Verb.OPERATE))
     async def put_maintenance(request: Request) -> MaintenanceAnswer:
         body = parse_object(await read_body(request, _BODY_BYTES_MAX, announced=None))
         wanted = body.get("rolling_suspended")

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from fastapi import FastAPI, Request
 
+from duramen.core.rights.verbs import Verb
 from duramen.errors import DuramenError
 from duramen.runtime.public.answers import read_answer
 from duramen.runtime.public.repair_answers import (
@@ -25,6 +26,7 @@ from duramen.runtime.public.repair_answers import (
     RepairAnswer,
 )
 from duramen.runtime.rest import parse_object, read_body
+from duramen.runtime.rights.route_verbs import needs
 from duramen.runtime.stores.metadata_store import MetadataError, MetadataStore
 from duramen.units import KIB, SECOND
 from duramen.wire.metadata_json import MetadataJsonError, Paths, read_node
@@ -81,11 +83,11 @@ class AuditorCalls:
 def add_repair_routes(app: FastAPI, auditor: AuditorCalls) -> None:
     """Add the routes to the admin application."""
 
-    @app.get("/v1/cluster/repair")
+    @app.get("/v1/cluster/repair", **needs(Verb.OBSERVE))
     async def get_repair() -> RepairAnswer:
         return read_answer(RepairAnswer, await auditor.ask("repair"))
 
-    @app.get("/v1/cluster/repair/bookies")
+    @app.get("/v1/cluster/repair/bookies", **needs(Verb.OBSERVE))
     async def get_repair_bookies() -> AuditedBookiesAnswer:
         return read_answer(AuditedBookiesAnswer, await auditor.ask("repair_bookies"))
 
@@ -94,20 +96,20 @@ def add_repair_routes(app: FastAPI, auditor: AuditorCalls) -> None:
 
 
 def _add_bookie_routes(app: FastAPI, auditor: AuditorCalls) -> None:
-    @app.get("/v1/cluster/bookies/{bookie}/disruption")
+    @app.get("/v1/cluster/bookies/{bookie}/disruption", **needs(Verb.OBSERVE))
     async def get_disruption(bookie: str, kind: str) -> DisruptionAnswer:
         told = await auditor.ask("disruption", bookie=bookie, kind=kind)
         return read_answer(DisruptionAnswer, told)
 
-    @app.post("/v1/cluster/bookies/{bookie}/drain")
+    @app.post("/v1/cluster/bookies/{bookie}/drain", **needs(Verb.OPERATE))
     async def post_drain(bookie: str) -> DutyAnswer:
         return read_answer(DutyAnswer, await auditor.ask("drain", bookie=bookie))
 
-    @app.post("/v1/cluster/bookies/{bookie}/cancel-drain")
+    @app.post("/v1/cluster/bookies/{bookie}/cancel-drain", **needs(Verb.OPERATE))
     async def post_cancel_drain(bookie: str) -> DutyAnswer:
         return read_answer(DutyAnswer, await auditor.ask("cancel_drain", bookie=bookie))
 
-    @app.post("/v1/cluster/bookies/{bookie}/accept-loss")
+    @app.post("/v1/cluster/bookies/{bookie}/accept-loss", **needs(Verb.OPERATE))
     async def post_accept_loss(bookie: str, request: Request) -> AcceptedLossAnswer:
         data = await read_body(request, _BODY_BYTES_MAX, announced=None)
         body = parse_object(data, ("incarnation",)) if data else {}
@@ -116,11 +118,11 @@ def _add_bookie_routes(app: FastAPI, auditor: AuditorCalls) -> None:
 
 
 def _add_rebalance_routes(app: FastAPI, auditor: AuditorCalls) -> None:
-    @app.get("/v1/cluster/rebalance", response_model_exclude_unset=True)
+    @app.get("/v1/cluster/rebalance", **needs(Verb.OBSERVE), response_model_exclude_unset=True)
     async def get_rebalance() -> RebalanceAnswer:
         return read_answer(RebalanceAnswer, await auditor.ask("rebalance"))
 
-    @app.post("/v1/cluster/rebalance", response_model_exclude_unset=True)
+    @app.post("/v1/cluster/rebalance", **needs(Verb.OPERATE), response_model_exclude_unset=True)
     async def post_rebalance(request: Request) -> RebalanceAnswer | RebalancePlanAnswer:
         data = await read_body(request, _BODY_BYTES_MAX, announced=None)
         body = parse_object(data, ("dry_run", "tolerance")) if data else {}
@@ -129,6 +131,6 @@ def _add_rebalance_routes(app: FastAPI, auditor: AuditorCalls) -> None:
             return read_answer(RebalancePlanAnswer, told)
         return read_answer(RebalanceAnswer, told)
 
-    @app.delete("/v1/cluster/rebalance", response_model_exclude_unset=True)
+    @app.delete("/v1/cluster/rebalance", **needs(Verb.OPERATE), response_model_exclude_unset=True)
     async def delete_rebalance() -> RebalanceAnswer:
         return read_answer(RebalanceAnswer, await auditor.ask("stop_rebalance"))

@@ -12,6 +12,7 @@ from typing import Any, Final
 from fastapi import FastAPI, Request
 
 from duramen.core.ownership.balance import MOVE_COUNT_DEFAULT, MOVE_COUNT_MAX
+from duramen.core.rights.verbs import Verb
 from duramen.errors import DuramenError
 from duramen.runtime.public.cluster_answers import (
     BalancedAnswer,
@@ -22,6 +23,7 @@ from duramen.runtime.public.cluster_answers import (
     WeighedAnswer,
 )
 from duramen.runtime.rest import parse_object
+from duramen.runtime.rights.route_verbs import needs
 from duramen.texts import check_log_name, check_namespace
 from duramen.units import KIB
 from duramen_writeproxy.cluster.sequencers import Cluster
@@ -32,19 +34,23 @@ _BODY_BYTES_MAX: Final = 4 * KIB
 def add_cluster_routes(app: FastAPI, cluster: Cluster) -> None:
     """Add the routes about ownership to the admin application."""
 
-    @app.get("/v1/cluster/owners")
+    @app.get("/v1/cluster/owners", **needs(Verb.OBSERVE))
     async def get_owners() -> OwnersAnswer:
         return await cluster.owners()
 
-    @app.get("/v1/cluster/members")
+    @app.get("/v1/cluster/members", **needs(Verb.OBSERVE))
     async def get_members() -> MembersAnswer:
         return await cluster.members()
 
-    @app.get("/v1/cluster/logs/{namespace}/{log}/story", response_model_exclude_unset=True)
+    @app.get(
+        "/v1/cluster/logs/{namespace}/{log}/story",
+        **needs(Verb.OBSERVE),
+        response_model_exclude_unset=True,
+    )
     async def get_story(namespace: str, log: str) -> StoryAnswer:
         return await cluster.story(check_namespace(namespace), check_log_name(log))
 
-    @app.post("/v1/cluster/logs/{namespace}/{log}/hand-over")
+    @app.post("/v1/cluster/logs/{namespace}/{log}/hand-over", **needs(Verb.OPERATE))
     async def post_hand_over(namespace: str, log: str, request: Request) -> HandedOverAnswer:
         body = await _read_body(request, ("to",))
         to = body.get("to")
@@ -52,12 +58,12 @@ def add_cluster_routes(app: FastAPI, cluster: Cluster) -> None:
             raise DuramenError("invalid_argument", "to: the id of a sequencer", field="to")
         return await cluster.hand_over(check_namespace(namespace), check_log_name(log), to)
 
-    @app.patch("/v1/cluster/sequencers/{name}")
+    @app.patch("/v1/cluster/sequencers/{name}", **needs(Verb.OPERATE))
     async def patch_sequencer(name: str, request: Request) -> WeighedAnswer:
         body = await _read_body(request, ("sequencer_weight",))
         return await cluster.weigh(name, body.get("sequencer_weight"))
 
-    @app.post("/v1/cluster/balance", response_model_exclude_unset=True)
+    @app.post("/v1/cluster/balance", **needs(Verb.OPERATE), response_model_exclude_unset=True)
     async def post_balance(request: Request) -> BalancedAnswer:
         body = await _read_body(request, ("dry_run", "moves"))
         is_dry_run, moves = body.get("dry_run", False), body.get("moves", MOVE_COUNT_DEFAULT)

@@ -2,8 +2,8 @@
 
 The framework's own page loads its script from a content delivery network: it is empty on a machine
 without internet, and runs whatever comes from there beside a port that can stop the service. This
-page is plain HTML, and its policy lets a browser load nothing. It shows calls, parameters, bodies,
-answers and schemas; it cannot make a call.
+page is plain HTML, and its policy lets a browser load nothing. It shows calls, the verbs they need,
+parameters, bodies, answers and schemas; it cannot make a call.
 
 Called by `runtime.admin` and `runtime.public.serving`.
 """
@@ -15,7 +15,10 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from html import escape
 from typing import Any, Final
 
+import orjson
 from fastapi import Request, Response
+
+from duramen.runtime.rights.route_verbs import FIELD as VERB_FIELD
 
 DOCS_PATH: Final = "/docs"
 
@@ -45,6 +48,16 @@ def make_page_endpoint(
         return Response(body, media_type="text/html; charset=utf-8", headers=policy)
 
     return give_page
+
+
+def make_document_endpoint(document: Document) -> Callable[[Request], Awaitable[Response]]:
+    """The endpoint of the document itself, as JSON."""
+    body = orjson.dumps(document)
+
+    async def give_document(_request: Request) -> Response:
+        return Response(body, media_type="application/json")
+
+    return give_document
 
 
 def format_page(document: Document, json_path: str) -> str:
@@ -88,6 +101,7 @@ def _list_calls(document: Document) -> Iterator[tuple[str, str, Mapping[str, Any
 
 def _format_call(call: Mapping[str, Any]) -> Iterator[str]:
     yield f"<p>{escape(call.get('summary', ''))}. {escape(call.get('description', ''))}</p>"
+    yield f"<p>needs <code>{escape(call[VERB_FIELD])}</code></p>"
     if call["parameters"]:
         yield "<ul>"
         for one in call["parameters"]:

@@ -1,11 +1,12 @@
 """The public calls: one table of what REST v1 is, from which its document and forwarding follow.
 
-A row says where a call is found, which proxy does the work, what it takes, what it gives, which
-codes of the closed list it may be refused with, and what it means when a forwarded call is never
-answered. A test holds the table against the routes of both proxies, another the committed document.
+A row says where a call is found, which proxy does the work, which verb it is, what it takes and
+gives, which codes of the closed list it may be refused with, and what it means when a forwarded
+call is never answered. A test holds the table against the routes of both proxies, another the
+committed document.
 
 Called by `openapi` and `forwarding`. Source: docs/protocol/rest.md "Either proxy",
-docs/protocol/errors.md.
+docs/protocol/errors.md, docs/protocol/rights.md "Verbs".
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import enum
 import re
 from typing import Final, NamedTuple
 
+from duramen.core.rights.verbs import Verb
 from duramen.runtime.public.answers import (
     Answer,
     AppendedAnswer,
@@ -90,6 +92,10 @@ class PublicCall(NamedTuple):
     method: str
     path: str
     side: Side
+    verb: Verb
+    """What the caller must be allowed to do, to the log of the path, else to its namespace, else to
+    the cluster; of a list, to anything that it shows."""
+
     summary: str
     description: str
     given: dict[int, Given]
@@ -126,7 +132,7 @@ def _made(model: type[Answer]) -> dict[int, Given]:
 
 CALLS: Final = (
     PublicCall(
-        "append", "POST", RECORDS_PATH, Side.WRITE,
+        "append", "POST", RECORDS_PATH, Side.WRITE, Verb.APPEND,
         "Append a batch atomically",
         "All records of the body follow each other in the log, or none is there. JSON may carry "
         "the conditions; with any other form they are headers.",
@@ -149,7 +155,7 @@ CALLS: Final = (
         needs_body=True, fate=CallFate.UNCERTAIN,
     ),
     PublicCall(
-        "appendStream", "POST", f"{RECORDS_PATH}:stream", Side.WRITE,
+        "appendStream", "POST", f"{RECORDS_PATH}:stream", Side.WRITE, Verb.APPEND,
         "Append batches in a pipelined session",
         "Batches go up as lines of JSON, each as the body of `append`, or as frames; one line "
         "comes down for each, in order: its answer, or a problem. The session ends with the "
@@ -160,7 +166,7 @@ CALLS: Final = (
         {NDJSON: None, BATCH_STREAM: None}, needs_body=True, fate=CallFate.UNCERTAIN,
     ),
     PublicCall(
-        "getRecords", "GET", RECORDS_PATH, Side.READ,
+        "getRecords", "GET", RECORDS_PATH, Side.READ, Verb.READ,
         "Read records from a position",
         "The form of the answer follows `Accept`. `next` of an answer is the `from` of the "
         "request that goes on; `tail` is there exactly when the end was reached.",
@@ -182,25 +188,25 @@ CALLS: Final = (
         ),
     ),
     PublicCall(
-        "getTail", "GET", f"{RECORDS_PATH}/tail", Side.READ,
+        "getTail", "GET", f"{RECORDS_PATH}/tail", Side.READ, Verb.READ,
         "The tail, linearizable",
         "Every record that was acknowledged before the question is before `acknowledged`, and "
         "before the tail, unless the log acknowledges out of order.",
         _given(200, "the tail", TailAnswer), _OF_READ,
     ),
     PublicCall(
-        "getSegments", "GET", f"{LOG_PATH}/segments", Side.READ,
+        "getSegments", "GET", f"{LOG_PATH}/segments", Side.READ, Verb.READ,
         "The live segments with their placement", "Oldest first.",
         _given(200, "the segments", SegmentsAnswer), _OF_LOG,
     ),
     PublicCall(
-        "getEpochs", "GET", f"{LOG_PATH}/epochs", Side.READ,
+        "getEpochs", "GET", f"{LOG_PATH}/epochs", Side.READ, Verb.READ,
         "The history of a log's epochs",
         "Oldest first, also those that were given up and are still told of.",
         _given(200, "the epochs", EpochsAnswer), _OF_LOG,
     ),
     PublicCall(
-        "ensureLog", "PUT", LOG_PATH, Side.WRITE,
+        "ensureLog", "PUT", LOG_PATH, Side.WRITE, Verb.CREATE,
         "Ensure that a log exists",
         "The body is its configuration; no body is `{}`, all defaults.",
         _made(LogMadeAnswer),
@@ -211,7 +217,7 @@ CALLS: Final = (
         body={JSON: "LogConfig"}, fate=CallFate.REPEATABLE,
     ),
     PublicCall(
-        "changeLog", "PATCH", LOG_PATH, Side.WRITE,
+        "changeLog", "PATCH", LOG_PATH, Side.WRITE, Verb.CONFIGURE,
         "Change members of a log's configuration",
         "The others stay. What needs a new segment gets one at once.",
         _given(200, "the configuration as it is now", LogChangedAnswer),
@@ -222,24 +228,24 @@ CALLS: Final = (
         ("config_version",), {JSON: "LogConfig"}, fate=CallFate.REPEATABLE,
     ),
     PublicCall(
-        "getLog", "GET", LOG_PATH, Side.BOTH,
+        "getLog", "GET", LOG_PATH, Side.BOTH, Verb.LIST,
         "What a log is", "Its id, its configuration, and where it begins.",
         _given(200, "the log", LogAnswer), _OF_LOG,
     ),
     PublicCall(
-        "deleteLog", "DELETE", LOG_PATH, Side.WRITE,
+        "deleteLog", "DELETE", LOG_PATH, Side.WRITE, Verb.DELETE,
         "Delete a log", "It can be had back until `undelete_until`.",
         _given(200, "it is deleted", DeletedAnswer), _OF_CHANGE,
         body={JSON: "Nothing"}, fate=CallFate.REPEATABLE,
     ),
     PublicCall(
-        "undeleteLog", "POST", f"{LOG_PATH}:undelete", Side.WRITE,
+        "undeleteLog", "POST", f"{LOG_PATH}:undelete", Side.WRITE, Verb.DELETE,
         "Have a deleted log back", "As it was.",
         _given(200, "the log", LogMadeAnswer), _OF_CHANGE,
         body={JSON: "Nothing"}, fate=CallFate.REPEATABLE,
     ),
     PublicCall(
-        "truncateLog", "POST", f"{LOG_PATH}:truncate", Side.WRITE,
+        "truncateLog", "POST", f"{LOG_PATH}:truncate", Side.WRITE, Verb.TRUNCATE,
         "Truncate everything before a position", "`changed` is false if that was so already.",
         _given(200, "where the log begins now", TruncatedAnswer),
         (*_OF_CHANGE, "invalid_position", "beyond_tail", "data_unavailable", "data_lost",
@@ -247,13 +253,13 @@ CALLS: Final = (
         body={JSON: "Truncation"}, needs_body=True, fate=CallFate.REPEATABLE,
     ),
     PublicCall(
-        "endLog", "POST", f"{LOG_PATH}:end", Side.WRITE,
+        "endLog", "POST", f"{LOG_PATH}:end", Side.WRITE, Verb.END,
         "End the stream", "No append any more; everything stays readable.",
         _given(200, "it has ended", EndedAnswer), _OF_CHANGE,
         body={JSON: "Nothing"}, fate=CallFate.REPEATABLE,
     ),
     PublicCall(
-        "fenceLog", "POST", f"{LOG_PATH}:fence", Side.WRITE,
+        "fenceLog", "POST", f"{LOG_PATH}:fence", Side.WRITE, Verb.FENCE,
         "Set the fencing token",
         "Every append from `tail` on that names another token is refused.",
         _given(200, "it is set", FencedAnswer),
@@ -264,19 +270,19 @@ CALLS: Final = (
         body={JSON: "Token"}, needs_body=True, fate=CallFate.UNCERTAIN,
     ),
     PublicCall(
-        "rollLog", "POST", f"{LOG_PATH}:roll", Side.WRITE,
+        "rollLog", "POST", f"{LOG_PATH}:roll", Side.WRITE, Verb.ROLL,
         "Close the open segment and open the next one", "Soon. `epoch` null: none is open.",
         _given(202, "it is being closed", RolledAnswer),
         (*_OF_LOG, "log_unavailable", "log_ended", "log_held", "unsupported_media"),
         fate=CallFate.REPEATABLE,
     ),
     PublicCall(
-        "listLogs", "GET", LOGS_PATH, Side.WRITE,
+        "listLogs", "GET", LOGS_PATH, Side.WRITE, Verb.LIST,
         "List a namespace's logs", "Sorted by name.",
         _given(200, "a page", LogsAnswer), _OF_NAMESPACE, _PAGE,
     ),
     PublicCall(
-        "ensureNamespace", "PUT", NAMESPACE_PATH, Side.WRITE,
+        "ensureNamespace", "PUT", NAMESPACE_PATH, Side.WRITE, Verb.CREATE,
         "Ensure that a namespace exists",
         "The body is its configuration; no body is `{}`, all defaults.",
         _made(NamespaceAnswer),
@@ -284,14 +290,14 @@ CALLS: Final = (
         body={JSON: "NamespaceConfig"}, fate=CallFate.REPEATABLE,
     ),
     PublicCall(
-        "changeNamespace", "PATCH", NAMESPACE_PATH, Side.WRITE,
+        "changeNamespace", "PATCH", NAMESPACE_PATH, Side.WRITE, Verb.CONFIGURE,
         "Change members of a namespace's configuration", "The others stay.",
         _given(200, "the configuration as it is now", NamespaceChangedAnswer),
         (*_OF_NAMESPACE, *_OF_CONFIG),
         body={JSON: "NamespaceConfig"}, fate=CallFate.REPEATABLE,
     ),
     PublicCall(
-        "deleteNamespace", "DELETE", NAMESPACE_PATH, Side.WRITE,
+        "deleteNamespace", "DELETE", NAMESPACE_PATH, Side.WRITE, Verb.DELETE,
         "Delete a namespace that has no logs",
         "`changed` is false if there was none. A deleted log counts until it is purged.",
         _given(200, "there is none", NamespaceDeletedAnswer),
@@ -299,12 +305,12 @@ CALLS: Final = (
         body={JSON: "Nothing"}, fate=CallFate.REPEATABLE,
     ),
     PublicCall(
-        "getNamespace", "GET", NAMESPACE_PATH, Side.WRITE,
+        "getNamespace", "GET", NAMESPACE_PATH, Side.WRITE, Verb.LIST,
         "What a namespace is", "Its configuration.",
         _given(200, "the namespace", NamespaceAnswer), _OF_NAMESPACE,
     ),
     PublicCall(
-        "listNamespaces", "GET", NAMESPACES_PATH, Side.WRITE,
+        "listNamespaces", "GET", NAMESPACES_PATH, Side.WRITE, Verb.LIST,
         "List the namespaces", "Sorted by name.",
         _given(200, "a page", NamespacesAnswer), _ANYWHERE, _PAGE,
     ),

@@ -41,6 +41,7 @@ from duramen.runtime.public.schemas import (
     name_of,
     reference,
 )
+from duramen.runtime.rights.route_verbs import FIELD as VERB_FIELD
 from duramen.units import DURATION_PATTERN, SIZE_PATTERN, format_duration, format_size
 
 VERSION: Final = "1"
@@ -111,6 +112,7 @@ def _describe(call: PublicCall) -> dict[str, Any]:
         "summary": call.summary,
         "description": call.description,
         "x-duramen-proxy": call.side.value,
+        VERB_FIELD: call.verb.value,
     }
     if call.parameters:
         described["parameters"] = [

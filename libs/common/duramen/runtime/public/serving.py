@@ -1,10 +1,12 @@
 """What every public port has besides its own routes: the document, forwarding, and honest 405s.
 
-`complete_app` is called once a proxy's own routes are there. Calls of the table that it does not
-serve itself are forwarded, or, where forwarding is switched off, no path here. The document is the
-same in either case: it describes the contract, not the process.
+`complete_app` is called once a proxy's own routes are there, each of which is a call of the table
+and so has a verb. Calls of the table that it does not serve itself are forwarded, or, where
+forwarding is switched off, no path here. The document is the same in either case: it describes the
+contract, not the process.
 
-Called by both proxies. Source: docs/protocol/rest.md "Either proxy".
+Called by both proxies. Source: docs/protocol/rest.md "Either proxy",
+docs/protocol/rights.md "Verbs".
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from duramen.runtime.public.calls import CALLS, LOG_PATH, PublicCall
 from duramen.runtime.public.forwarding import Forwarder
 from duramen.runtime.public.openapi import encode_document, make_document
 from duramen.runtime.rest import METHODS, Endpoint, LeanRoute, add_route, refuse_method
-from duramen.runtime.role import ServiceOptions
+from duramen.runtime.role import ServiceOptions, StartRefusedError
 
 DOCUMENT_PATHS: Final = ("/v1/openapi.json", "/openapi.json")
 _VERB_PATH: Final = f"{LOG_PATH}:{{verb}}"
@@ -38,7 +40,11 @@ def complete_app(app: FastAPI, forwarder: Forwarder | None) -> None:
 
     Args:
         forwarder: None: calls of the other kind of proxy are not served here.
+
+    Raises:
+        StartRefusedError: a route of the proxy is no call of the table, so nobody knows its verb.
     """
+    _refuse_unknown(app)
     for path in DOCUMENT_PATHS:
         add_route(app, "GET", path, _give_document)
     add_route(app, "GET", DOCS_PATH, make_page_endpoint(make_document(), DOCUMENT_PATHS[0]))
@@ -54,6 +60,20 @@ def complete_app(app: FastAPI, forwarder: Forwarder | None) -> None:
     _guard_verbs(app)
     app.add_middleware(_KeptByNobody)
     app.add_middleware(Negotiation)
+
+
+def _refuse_unknown(app: FastAPI) -> None:
+    """What is served before the document is there must be calls of the table."""
+    known = {(call.method, _shape(call.path)) for call in CALLS}
+    for route in app.router.routes:
+        methods = route.methods or () if isinstance(route, APIRoute) else ("any method",)
+        path = getattr(route, "path", str(route))
+        for method in sorted(methods):
+            if (method, _shape(path)) not in known:
+                raise StartRefusedError(
+                    f"the route {method} {path} is no public call, so no verb is known of it: give "
+                    "it a row in the table of duramen.runtime.public.calls"
+                )
 
 
 def make_public_server(app: FastAPI, options: ServiceOptions) -> PublicServer:

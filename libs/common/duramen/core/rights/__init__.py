@@ -1,0 +1,1 @@
+"""Who may do what: verbs, roles, grants, and the judgement of a call."""
