@@ -26,7 +26,7 @@ HERE: Final = Places((), (ipaddress.ip_address("127.0.0.1"),))
 CALL_TIMEOUT_S: Final = 20.0
 """No case runs into it. A busy machine may need as long."""
 
-REFUSED_S: Final = 3.0
+REFUSED_S: Final = 1.0
 """Of a store that is refused again and again: it is told why at its first attempt."""
 
 
@@ -62,11 +62,13 @@ class Issuer:
 class SecuredServer(EmbeddedZooKeeper):
     """One server, with the issuer of whoever may connect."""
 
-    def __init__(self, folder: Path) -> None:
-        self.issuer = Issuer(folder / "issued")
+    def __init__(
+        self, folder: Path, issuer: Issuer | None = None, places: Places | None = None
+    ) -> None:
+        self.issuer = issuer or Issuer(folder / "issued")
         self.port = pick_free_port()
         self.data_dir = folder / "data"
-        self.identity_dir = self.issuer.issue("zookeeper", "zookeeper-0")
+        self.identity_dir = self.issuer.issue("zookeeper", "zookeeper-0", places)
         self.log_file = folder / "zookeeper.log"
         super().__init__(
             self.data_dir, self.port, log_file=self.log_file, identity_dir=self.identity_dir

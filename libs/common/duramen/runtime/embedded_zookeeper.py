@@ -24,6 +24,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, NamedTuple
 
+from duramen.runtime.identity.zookeeper_files import (
+    ACCESS_JAR,
+    format_settings,
+    make_probe_context,
+    write_server_files,
+)
 from duramen.units import MIB
 
 # Spark 4 needs 17 too, so one installation serves both; older ones are passed over.
@@ -32,8 +38,6 @@ LOOPBACK = "127.0.0.1"
 EVERY_ADDRESS = "0.0.0.0"
 HEAP_BYTES = 256 * MIB
 JARS_VARIABLE = "DURAMEN_ZOOKEEPER_JARS"
-ACCESS_JAR = "./tls/duramen-access.jar"
-"""In the server's working directory, where it has an identity: who may connect."""
 MAIN_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 # What a server without admin page and command line loads; found by leaving out jar after jar. Of
 # the rest, commons-cli would be needed for the tools. Netty is loaded by servers with TLS alone.
@@ -48,14 +52,11 @@ _JAR_NAMES = (
     "snappy-java",
     "netty-buffer",
     "netty-codec-base",
-    "netty-codec",
     "netty-common",
     "netty-handler",
-    "netty-resolver",
     "netty-transport",
     "netty-transport-classes-epoll",
     "netty-transport-native-unix-common",
-    "netty-codec-compression",
 )
 _START_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 10.0
@@ -198,12 +199,6 @@ def write_configuration(
     if identity_dir is None:
         text += _PLAIN_PORT.format(host=host, port=port)
     else:
-        # Those who have no identity load nothing of X.509.
-        from duramen.runtime.identity.zookeeper_files import (  # noqa: PLC0415
-            format_settings,
-            write_server_files,
-        )
-
         identity = write_server_files(identity_dir, data_dir)
         text += format_settings(identity, host=host, port=port, is_member=bool(members))
     if is_founded_by_hand:
@@ -336,8 +331,6 @@ class EmbeddedZooKeeper:
         write_configuration(self._data_dir, self._port, identity_dir=self._identity_dir)
         if self._identity_dir is None:
             return None
-        from duramen.runtime.identity.zookeeper_files import make_probe_context  # noqa: PLC0415
-
         return make_probe_context(self._data_dir)
 
     def _launch(self, command: list[str], log: IO[bytes]) -> subprocess.Popen[bytes]:

@@ -1,7 +1,8 @@
 """What a ZooKeeper server needs of its identity: files as Java reads them, and settings for them.
 
 Java wants key and certificate in one file, and reads files late: so it gets private copies of what
-was judged. Two small classes of ours say whom the server lets in; they travel as a jar.
+was judged. Two small classes of ours say whom the server lets in; they travel as a jar,
+made of libs/zookeeper-access. What needs X.509 is loaded when there is an identity.
 
 Called by `duramen.runtime.embedded_zookeeper`.
 Source: docs/protocol/metadata-access.md "The server".
@@ -15,19 +16,15 @@ import ssl
 import tempfile
 from importlib import resources
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from cryptography.hazmat.primitives.serialization import Encoding
-
-from duramen.runtime.embedded_zookeeper import ACCESS_JAR
-from duramen.runtime.identity.folder import (
-    BUNDLE_FILE,
-    HeldIdentity,
-    encode_bundle,
-    encode_key,
-    read_folder,
-)
 from duramen.runtime.identity.names import Identity, IdentityError, Role
+
+if TYPE_CHECKING:
+    from duramen.runtime.identity.folder import HeldIdentity
+
+ACCESS_JAR: Final = "./tls/duramen-access.jar"
+"""In the server's working directory: who may connect."""
 
 _FOLDER: Final = Path(ACCESS_JAR).parent
 _KEY_FILE: Final = "server.pem"
@@ -74,6 +71,12 @@ def write_server_files(identity_dir: Path, data_dir: Path) -> Identity:
         IdentityError: the folder holds no identity of a ZooKeeper that is valid now.
         OSError: the files cannot be written; those of before stay.
     """
+    from duramen.runtime.identity.folder import (  # noqa: PLC0415
+        BUNDLE_FILE,
+        encode_bundle,
+        read_folder,
+    )
+
     held = read_folder(identity_dir, dt.datetime.now(dt.UTC))
     if held.identity.role is not Role.ZOOKEEPER:
         raise IdentityError(f"{identity_dir} is of {held.identity}: issue one of a zookeeper")
@@ -134,6 +137,10 @@ def load_identity(context: ssl.SSLContext, held: HeldIdentity) -> None:
 
 def encode_whole(held: HeldIdentity) -> bytes:
     """Key and certificate in one PEM text."""
+    from cryptography.hazmat.primitives.serialization import Encoding  # noqa: PLC0415
+
+    from duramen.runtime.identity.folder import encode_key  # noqa: PLC0415
+
     return encode_key(held.key) + held.leaf.public_bytes(Encoding.PEM)
 
 

@@ -53,14 +53,14 @@ _CHILDREN: Final[dict[str, tuple[tuple[Role, int], ...]]] = {
 _SEGMENT: Final = (*_SEQUENCERS, (Role.ARCHIVE, WRITE))
 
 
-class Right(NamedTuple):
+class NodeRight(NamedTuple):
     """What an identity, or all that begin with the same text, may do: bits of ZooKeeper's."""
 
     who: str
     permissions: int
 
 
-def find_rights(path: str, domain: str) -> tuple[Right, ...]:
+def find_rights(path: str, domain: str) -> tuple[NodeRight, ...]:
     """The rights of a node in the tree of a cluster of this trust domain; never none, in order."""
     return _format(_find(path), domain)
 
@@ -85,7 +85,7 @@ def _find(path: str) -> tuple[tuple[Role | tuple[Role, str] | None, int], ...]:
 
 def _format(
     found: tuple[tuple[Role | tuple[Role, str] | None, int], ...], domain: str
-) -> tuple[Right, ...]:
+) -> tuple[NodeRight, ...]:
     rights = []
     for who, permissions in found:
         match who:
@@ -95,5 +95,5 @@ def _format(
                 end = f"{role}/{name}"
             case role:
                 end = f"{role}/*"
-        rights.append(Right(f"{SCHEME}{domain}/{end}", permissions))
+        rights.append(NodeRight(f"{SCHEME}{domain}/{end}", permissions))
     return tuple(rights)

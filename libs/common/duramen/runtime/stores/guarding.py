@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator
 from typing import Final, NamedTuple
 
 from duramen.runtime.cluster_node import FORMAT_AT_FIRST, find_cluster
-from duramen.runtime.stores.access import Right, find_rights
+from duramen.runtime.stores.access import NodeRight, find_rights
 from duramen.runtime.stores.metadata_store import Conflict, ConflictKind
 from duramen.runtime.stores.zookeeper_store import ZooKeeperStore
 from duramen.wire.metadata_json import Paths, encode_node
@@ -30,7 +30,7 @@ class Strayed(NamedTuple):
     """A node whose rights are not those of its path."""
 
     path: str
-    found: tuple[Right, ...]
+    found: tuple[NodeRight, ...]
 
 
 async def found_tree(store: ZooKeeperStore, paths: Paths, domain: str) -> None:

@@ -30,7 +30,7 @@ from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
 from kazoo.security import ACL, Id
 
-from duramen.runtime.stores.access import Right, find_rights
+from duramen.runtime.stores.access import NodeRight, find_rights
 from duramen.runtime.stores.metadata_store import (
     Check,
     Conflict,
@@ -409,7 +409,7 @@ class ZooKeeperStore:
 
     # --- Rights ---
 
-    async def get_rights(self, path: str) -> tuple[Right, ...] | None:
+    async def get_rights(self, path: str) -> tuple[NodeRight, ...] | None:
         """Who may do what with a node; None when it is missing.
 
         Whoever is no identity is named with the scheme, as in `world:anyone`.
@@ -425,7 +425,7 @@ class ZooKeeperStore:
             return None
         return tuple(_decode_right(one) for one in found)
 
-    async def set_rights(self, path: str, rights: Sequence[Right]) -> None:
+    async def set_rights(self, path: str, rights: Sequence[NodeRight]) -> None:
         """Replaces the rights of a node, if it is there; may be repeated, so it has no version.
 
         Raises:
@@ -586,13 +586,13 @@ def _secure_by(folder: Path) -> SecureConnections:
     return SecureConnections(folder)
 
 
-def _encode_rights(rights: Sequence[Right]) -> list[ACL]:
+def _encode_rights(rights: Sequence[NodeRight]) -> list[ACL]:
     return [ACL(right.permissions, Id(_SCHEME, right.who)) for right in rights]
 
 
-def _decode_right(found: ACL) -> Right:
+def _decode_right(found: ACL) -> NodeRight:
     scheme, who = found.id.scheme, found.id.id
-    return Right(who if scheme == _SCHEME else f"{scheme}:{who}", found.perms)
+    return NodeRight(who if scheme == _SCHEME else f"{scheme}:{who}", found.perms)
 
 
 def _version_after(op: Op, result: Any) -> int:
