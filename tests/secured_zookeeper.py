@@ -74,10 +74,13 @@ class SecuredServer(EmbeddedZooKeeper):
             self.data_dir, self.port, log_file=self.log_file, identity_dir=self.identity_dir
         )
 
-    def store(self, role: str, name: str, **more: float) -> ZooKeeperStore:
+    def store(
+        self, role: str, name: str, *, call_timeout_s: float = CALL_TIMEOUT_S
+    ) -> ZooKeeperStore:
         """A store of an identity that is issued for it; not started."""
-        options = {"call_timeout_s": CALL_TIMEOUT_S, **more}
-        return ZooKeeperStore(self.address, identity_dir=self.issuer.issue(role, name), **options)
+        return ZooKeeperStore(
+            self.address, identity_dir=self.issuer.issue(role, name), call_timeout_s=call_timeout_s
+        )
 
     @contextlib.asynccontextmanager
     async def opened(self, role: str, name: str) -> AsyncIterator[ZooKeeperStore]:

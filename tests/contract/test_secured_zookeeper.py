@@ -20,6 +20,7 @@ from cryptography import x509
 from kazoo.handlers.utils import selector_select
 
 from duramen.cli.main import main
+from duramen.ids import Epoch, Incarnation, LogId
 from duramen.runtime.embedded_zookeeper import is_serving
 from duramen.runtime.identity.authority import open_authority
 from duramen.runtime.identity.certificates import Places, issue_leaf, make_authority, make_key
@@ -57,6 +58,8 @@ pytestmark = pytest.mark.zookeeper
 
 PATHS: Final = Paths("guarded")
 _OTHER_DOMAIN: Final = "f" * 32
+_LOG: Final = LogId(5)
+_EPOCH: Final = Epoch(1)
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +77,7 @@ async def _populate(server: SecuredServer) -> None:
     async with server.opened("sequencer", "sequencer-0") as sequencer:
         for path in (
             PATHS.namespace("shop"), PATHS.names_of("shop"), PATHS.name("shop", "orders"),
-            PATHS.log(5), PATHS.segments(5), PATHS.segment(5, 1), PATHS.maintenance,
+            PATHS.log(_LOG), PATHS.segments(_LOG), PATHS.segment(_LOG, _EPOCH), PATHS.maintenance,
             PATHS.tombstones,
         ):  # fmt: skip
             await sequencer.create(path, b"{}", make_parents=True)
@@ -256,8 +259,8 @@ def test_a_store_without_its_identity_does_not_begin(tmp_path: Path) -> None:
 
 _SEQUENCERS_NODES: Final = (
     PATHS.cluster, PATHS.namespace("shop"), PATHS.names_of("shop"), PATHS.name("shop", "orders"),
-    PATHS.log(5), PATHS.segments(5), PATHS.segment(5, 1), PATHS.maintenance, PATHS.tombstones,
-    PATHS.sequencers, PATHS.repair_owed, PATHS.root,
+    PATHS.log(_LOG), PATHS.segments(_LOG), PATHS.segment(_LOG, _EPOCH), PATHS.maintenance,
+    PATHS.tombstones, PATHS.sequencers, PATHS.repair_owed, PATHS.root,
 )  # fmt: skip
 
 
@@ -303,7 +306,8 @@ def test_a_bookie_writes_its_own_nodes_and_those_of_no_other(guarded: SecuredSer
                     with pytest.raises(Rejected):
                         await own.delete(path, version=0)
             await mine.commit((
-                Create(PATHS.lost("0" * 32), b"{}"), Set(PATHS.bookie("bookie-0"), b"{}", 0),
+                Create(PATHS.lost(Incarnation("0" * 32)), b"{}"),
+                Set(PATHS.bookie("bookie-0"), b"{}", 0),
             ))  # fmt: skip
             await mine.set(f"{PATHS.available}/bookie-0", b"{ }", version=0)
             await mine.create(PATHS.queued(77), b"{}")
@@ -334,11 +338,11 @@ def test_a_proxy_writes_its_own_node_alone(guarded: SecuredServer, role: str, pa
 def test_an_archive_marks_segments_and_changes_no_log(guarded: SecuredServer) -> None:
     async def scenario() -> None:
         async with guarded.opened("archive", "a") as store:
-            await store.set(PATHS.segment(5, 1), b"{ }", version=0)
+            await store.set(PATHS.segment(_LOG, _EPOCH), b"{ }", version=0)
             with pytest.raises(Rejected):
-                await store.set(PATHS.log(5), b"{}", version=0)
+                await store.set(PATHS.log(_LOG), b"{}", version=0)
             with pytest.raises(Rejected):
-                await store.delete(PATHS.segment(5, 1), version=1)
+                await store.delete(PATHS.segment(_LOG, _EPOCH), version=1)
 
     run(scenario())
 
