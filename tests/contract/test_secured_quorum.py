@@ -5,6 +5,7 @@ Source: docs/protocol/metadata-access.md "Members of the quorum".
 
 from __future__ import annotations
 
+import socket
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -38,6 +39,7 @@ class Member:
 
     def __init__(self, folder: Path, identity_dir: Path, members: list[EnsembleMember], n: int):
         self.port = pick_free_port()
+        self.election_port = members[n - 1].election_port
         self.data_dir = folder / f"data-{n}"
         self.log_file = folder / f"{n}.log"
         write_configuration(
@@ -58,6 +60,16 @@ class Member:
         if self._process is not None:
             self._process.kill()
             self._process.wait()
+
+    def show(self) -> bytes | None:
+        """The certificate that it shows to other members."""
+        context = make_probe_context(self.data_dir)
+        address = ("127.0.0.1", self.election_port)
+        with (
+            socket.create_connection(address, CALL_TIMEOUT_S) as plain,
+            context.wrap_socket(plain) as secure,
+        ):
+            return secure.getpeercert(binary_form=True)
 
     async def serves(self) -> bool:
         """Whether it serves clients: it has a leader, or is one."""
@@ -146,5 +158,19 @@ def test_another_node_is_no_member_though_one_ca_has_signed_it(tmp_path: Path) -
             thief.kill()
             thief.start(command)
             await wait_serving(first, thief)
+
+    run(scenario())
+
+
+def test_a_member_shows_its_new_certificate_to_others_without_a_restart(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running_three(tmp_path) as (members, issuer, _command):
+            await wait_serving(*members)
+            first = members[0]
+            before = first.show()
+            issuer.issue("zookeeper", "zookeeper-1")
+            write_server_files(issuer.folder / "zookeeper-zookeeper-1", first.data_dir)
+            await wait_for(lambda: first.show() != before)
+            assert await first.serves(), "it has lost the others over it"
 
     run(scenario())
