@@ -23,8 +23,20 @@ from duramen.cli.main import main
 from duramen.ids import Epoch, Incarnation, LogId
 from duramen.runtime.embedded_zookeeper import is_serving
 from duramen.runtime.identity.authority import open_authority
-from duramen.runtime.identity.certificates import Places, issue_leaf, make_authority, make_key
-from duramen.runtime.identity.folder import HeldIdentity, read_folder
+from duramen.runtime.identity.certificates import (
+    Bundle,
+    Places,
+    issue_leaf,
+    make_authority,
+    make_key,
+)
+from duramen.runtime.identity.folder import (
+    HeldIdentity,
+    read_bundle,
+    read_folder,
+    write_bundle,
+)
+from duramen.runtime.identity.generations import resolve
 from duramen.runtime.identity.names import IdentityError, make_identity
 from duramen.runtime.identity.zookeeper_files import (
     encode_whole,
@@ -43,6 +55,7 @@ from duramen.runtime.stores.secure_connection import SecureConnections
 from duramen.runtime.stores.zookeeper_store import ZooKeeperStore
 from duramen.wire.metadata_json import Paths
 from tests.contract.conftest import Story, wait_reads
+from tests.pauses import look_again_soon
 from tests.secured_zookeeper import (
     CALL_TIMEOUT_S,
     REFUSED_S,
@@ -404,6 +417,49 @@ def test_a_servers_new_certificate_is_shown_without_a_restart(tmp_path: Path) ->
                 await wait_for(lambda: shown(server) != before)
                 assert store.session_id == session_id and await store.get("/") is not None
             assert server.pid == pid
+        finally:
+            await server.stop()
+
+    run(scenario())
+
+
+def test_a_ca_is_replaced_without_a_restart(tmp_path: Path) -> None:
+    """The bundle comes first; who has a leaf of the new CA is let in, and later nobody else."""
+    old, new = Issuer(tmp_path / "old"), Issuer(tmp_path / "new")
+    now = dt.datetime.now(dt.UTC)
+
+    def trust(folder: Path, *issuers: Issuer) -> Path:
+        bundles = [read_bundle(resolve(one.ca), now) for one in issuers]
+        anchors, lists = zip(*((one.anchors[0], one.lists[0]) for one in bundles), strict=True)
+        write_bundle(folder, DOMAIN, Bundle(anchors, lists), now)
+        return folder
+
+    server = SecuredServer(tmp_path / "server", old)
+    mine = trust(old.issue("sequencer", "s"), old, new)
+    theirs = trust(new.issue("sequencer", "s"), new, old)
+    asks = {}
+    for folder in (mine, theirs):
+        context = asks[folder] = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.load_verify_locations(folder / "ca.crt")
+        context.check_hostname = False
+        context.load_cert_chain(folder / "tls.crt", folder / "tls.key")
+
+    async def is_let_in(folder: Path) -> bool:
+        return await asyncio.to_thread(_is_answered, server, asks[folder])
+
+    async def scenario() -> None:
+        await server.start()
+        try:
+            assert await is_let_in(mine) and not await is_let_in(theirs)
+            write_server_files(trust(server.identity_dir, old, new), server.data_dir)
+            while not await is_let_in(theirs):
+                await look_again_soon()
+            assert await is_let_in(mine), "the old one counts until it leaves"
+            renewed = trust(new.issue("zookeeper", "zookeeper-0"), new)
+            write_server_files(renewed, server.data_dir)
+            while await is_let_in(mine):
+                await look_again_soon()
+            assert await is_let_in(theirs)
         finally:
             await server.stop()
 
