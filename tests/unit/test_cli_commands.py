@@ -65,7 +65,10 @@ HANDED_OVER = (
 )
 """Become another program, whose arguments and codes these are."""
 
-OF_FOLDERS = tuple(f"ca {verb}" for verb in ("init", "issue", "revoke", "publish", "list", "show"))
+OF_FOLDERS = (
+    *(f"ca {verb}" for verb in ("init", "issue", "revoke", "publish", "list", "show")),
+    *("access apply", "access check"),
+)
 """Ask nobody: `tests/component/test_identity_folder.py` has what they do."""
 
 OF_THIS_MACHINE = (

@@ -15,6 +15,7 @@ from cyclopts import App
 
 from duramen import __version__
 from duramen.cli.append import append
+from duramen.cli.cluster.access import access_app
 from duramen.cli.cluster.bookies import bookies_app, regions_app
 from duramen.cli.cluster.ca import ca_app
 from duramen.cli.cluster.members import members
@@ -69,6 +70,7 @@ for repair_command in (repair_app, drain, rebalance, disruption, accept_loss):
 for live_command in (top, sql, apply, make_completion(app)):
     app.command(live_command)
 app.command(ca_app)
+app.command(access_app)
 app.command(archive_app)
 app.command(bench_app)
 unfold_help(app)

@@ -17,12 +17,19 @@ import os
 import re
 import shutil
 import signal
+import ssl
 import stat
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, NamedTuple
 
+from duramen.runtime.identity.zookeeper_files import (
+    ACCESS_JAR,
+    format_settings,
+    make_probe_context,
+    write_server_files,
+)
 from duramen.units import MIB
 
 # Spark 4 needs 17 too, so one installation serves both; older ones are passed over.
@@ -32,8 +39,8 @@ EVERY_ADDRESS = "0.0.0.0"
 HEAP_BYTES = 256 * MIB
 JARS_VARIABLE = "DURAMEN_ZOOKEEPER_JARS"
 MAIN_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
-# What a standalone server without admin page, TLS and command line loads; found by leaving out
-# jar after jar. Of the rest, Netty would be needed for TLS and commons-cli for the tools.
+# What a server without admin page and command line loads; found by leaving out jar after jar. Of
+# the rest, commons-cli would be needed for the tools. Netty is loaded by servers with TLS alone.
 _JAR_NAMES = (
     "zookeeper",
     "zookeeper-jute",
@@ -43,6 +50,13 @@ _JAR_NAMES = (
     "log4j-core",
     "metrics-core",
     "snappy-java",
+    "netty-buffer",
+    "netty-codec-base",
+    "netty-common",
+    "netty-handler",
+    "netty-transport",
+    "netty-transport-classes-epoll",
+    "netty-transport-native-unix-common",
 )
 _START_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 10.0
@@ -50,8 +64,6 @@ _POLL_INTERVAL_S = 0.05
 
 _CONFIGURATION = """\
 dataDir=./data
-clientPortAddress={host}
-clientPort={port}
 # Half a second: sessions may be as short as one second, and short ones end on time.
 tickTime=500
 minSessionTimeout=1000
@@ -63,6 +75,10 @@ autopurge.snapRetainCount=3
 autopurge.purgeInterval=1
 # KiB that the transaction log grows by; the default of 64 MiB is for disks of its own.
 preAllocSize=8192
+"""
+_PLAIN_PORT = """\
+clientPortAddress={host}
+clientPort={port}
 """
 # Of an ensemble, in ticks: 10 s to join; 3 s without a word, and a leader or follower is given up,
 # so that sessions of 6 s outlive the loss of a member.
@@ -163,6 +179,7 @@ def write_configuration(
     server_id: int = 0,
     host: str = LOOPBACK,
     is_founded_by_hand: bool = False,
+    identity_dir: Path | None = None,
 ) -> None:
     """Writes the server's configuration; its data goes to `data_dir`/data.
 
@@ -171,9 +188,19 @@ def write_configuration(
         server_id: which of them this one is.
         host: the address that it listens on, for clients and for other members.
         is_founded_by_hand: it makes an empty database only where `INITIALIZE_FILE` allows it.
+        identity_dir: the folder of its identity: then it speaks TLS alone, with clients and with
+            other members, and lets nobody in who has none. Without one it asks nobody.
+
+    Raises:
+        IdentityError: that folder holds no identity of a ZooKeeper that is valid now.
     """
     data_dir.mkdir(parents=True, exist_ok=True)
-    text = _CONFIGURATION.format(host=host, port=port)
+    text = _CONFIGURATION
+    if identity_dir is None:
+        text += _PLAIN_PORT.format(host=host, port=port)
+    else:
+        identity = write_server_files(identity_dir, data_dir)
+        text += format_settings(identity, host=host, port=port, is_member=bool(members))
     if is_founded_by_hand:
         text += _FOUNDED_BY_HAND
     if members:
@@ -191,7 +218,7 @@ def write_configuration(
 def server_command(java: Path, jars: Sequence[Path], *, heap_bytes: int = HEAP_BYTES) -> list[str]:
     """The command line; pure. To be run with the folder of `write_configuration` as working
     directory, which keeps paths with odd characters out of Java's property files. SIGTERM stops
-    it."""
+    it. It is the same with an identity and without one: Java passes over a jar that is missing."""
     return [
         str(java),
         f"-Xmx{heap_bytes // MIB}m",
@@ -202,18 +229,22 @@ def server_command(java: Path, jars: Sequence[Path], *, heap_bytes: int = HEAP_B
         "-Djava.awt.headless=true",
         "-Dlog4j2.configurationFile=./log4j2.properties",
         "-cp",
-        os.pathsep.join(str(jar) for jar in jars),
+        os.pathsep.join([*map(str, jars), ACCESS_JAR]),
         MAIN_CLASS,
         "./zoo.cfg",
     ]
 
 
-async def is_serving(port: int) -> bool:
-    """Whether a server on loopback answers that it serves clients (not merely that it runs)."""
+async def is_serving(port: int, context: ssl.SSLContext | None = None) -> bool:
+    """Whether a server on loopback answers that it serves clients (not merely that it runs).
+
+    Args:
+        context: of `make_probe_context`, for one that speaks TLS.
+    """
     try:
         # A starting server may take a connection and forget it: ask again rather than wait.
         async with asyncio.timeout(1.0):
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            reader, writer = await asyncio.open_connection(LOOPBACK, port, ssl=context)
             try:
                 writer.write(b"srvr")
                 return b"Mode: " in await reader.read()
@@ -231,10 +262,13 @@ class EmbeddedZooKeeper:
     `stop`.
     """
 
-    def __init__(self, data_dir: Path, port: int, *, log_file: Path) -> None:
+    def __init__(
+        self, data_dir: Path, port: int, *, log_file: Path, identity_dir: Path | None = None
+    ) -> None:
         self._data_dir = data_dir
         self._port = port
         self._log_file = log_file
+        self._identity_dir = identity_dir
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -251,17 +285,18 @@ class EmbeddedZooKeeper:
 
         Raises:
             EmbeddedServerError: with the end of the log.
+            IdentityError: it has a folder for its identity, and none lies there.
         """
         if self.pid is not None:
             return
         java, jars = await asyncio.to_thread(lambda: (find_java(), find_jars()))
         await self._require_free_port()
-        write_configuration(self._data_dir, self._port)
+        context = await asyncio.to_thread(self._write_configuration)
         with self._log_file.open("ab") as log:
             self._process = await asyncio.to_thread(self._launch, server_command(java, jars), log)
         try:
             async with asyncio.timeout(_START_TIMEOUT_S):
-                while not await is_serving(self._port):
+                while not await is_serving(self._port, context):
                     if self._process.poll() is not None:
                         raise EmbeddedServerError(f"ZooKeeper ended: {self._log_end()}")
                     await asyncio.sleep(_POLL_INTERVAL_S)
@@ -291,6 +326,12 @@ class EmbeddedZooKeeper:
         if self._process is not None:
             self._process.kill()
             await asyncio.to_thread(self._process.wait)
+
+    def _write_configuration(self) -> ssl.SSLContext | None:
+        write_configuration(self._data_dir, self._port, identity_dir=self._identity_dir)
+        if self._identity_dir is None:
+            return None
+        return make_probe_context(self._data_dir)
 
     def _launch(self, command: list[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
         return subprocess.Popen(

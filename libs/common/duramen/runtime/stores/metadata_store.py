@@ -23,8 +23,10 @@ from typing import Protocol, assert_never
 # by default), which would look like an unknown outcome. Refusing below it keeps the answer
 # definite.
 REQUEST_BYTES_MAX = 1_040_000
-# Header, version, flags, lengths and access list of one operation (about 60 bytes), with room.
+# Header, version, flags, lengths of one operation (about 60 bytes), with room.
 OPERATION_OVERHEAD_BYTES = 128
+# Of a node that is made: four identities of 140 bytes at most.
+RIGHTS_BYTES_MAX = 600
 
 Watch = Callable[[], None]
 
@@ -272,7 +274,7 @@ def validate_ops(ops: Sequence[Op]) -> None:
         size_bytes += OPERATION_OVERHEAD_BYTES + len(op.path.encode())
         match op:
             case Create():
-                size_bytes += len(op.data)
+                size_bytes += len(op.data) + RIGHTS_BYTES_MAX
             case Set():
                 size_bytes += len(op.data)
                 _validate_version(op.version)

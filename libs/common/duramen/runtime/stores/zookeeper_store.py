@@ -20,14 +20,17 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, assert_never
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, assert_never
 
 from kazoo import exceptions as kx
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
+from kazoo.security import ACL, Id
 
+from duramen.runtime.stores.access import NodeRight, find_rights
 from duramen.runtime.stores.metadata_store import (
     Check,
     Conflict,
@@ -47,6 +50,9 @@ from duramen.runtime.stores.metadata_store import (
     validate_ops,
     validate_path,
 )
+
+if TYPE_CHECKING:
+    from duramen.runtime.stores.secure_connection import SecureConnections
 
 _log = logging.getLogger("duramen.runtime.zookeeper")
 # kazoo logs every attempt to connect; the changes of state that matter are logged here instead.
@@ -80,6 +86,7 @@ _STATES = {
 # attempt (session time-out / number of hosts), which with one host is the whole session; with three
 # attempts per session time-out the session survives one or two of them.
 _ATTEMPTS_PER_SESSION_COUNT = 3
+_SCHEME = "x509"
 _COUNTERS = (
     "reads",
     "writes",
@@ -127,6 +134,9 @@ class ZooKeeperStore:
         in_flight_max_count: requests at kazoo at once. kazoo wakes its thread by a byte per
             request in a blocking socket pair, which holds 278 such bytes by Linux's default: above
             that the event loop would block while the server does not read.
+        identity_dir: the folder of the identity to connect with, read anew for each connection.
+            Then each node that is made has the rights of its path, in the tree of its cluster.
+            Without one the connection is plain, and nodes are `world`.
     """
 
     def __init__(
@@ -136,6 +146,7 @@ class ZooKeeperStore:
         call_timeout_s: float = 5.0,
         session_timeout_s: float = 6.0,
         in_flight_max_count: int = 128,
+        identity_dir: Path | None = None,
     ) -> None:
         if "/" in hosts:
             raise ValueError(f"a chroot is not supported, callers pass full paths: {hosts!r}")
@@ -152,6 +163,8 @@ class ZooKeeperStore:
         self._is_connected = asyncio.Event()
         self._listeners: list[Callable[[SessionState], None]] = []
         self._counts = dict.fromkeys(_COUNTERS, 0)
+        self._secure = None if identity_dir is None else _secure_by(identity_dir)
+        self._domain: str | None = None
 
     @property
     def session(self) -> SessionState:
@@ -177,16 +190,25 @@ class ZooKeeperStore:
     # --- Life ---
 
     async def start(self) -> None:
+        """As `MetadataStore.start`.
+
+        Raises:
+            Unavailable: as there.
+            IdentityError: it has a folder for its identity, and none that is valid lies there.
+        """
         if self._is_closed:
             raise Unavailable("the store is closed")
         if self._client is None:
+            if self._secure is not None:
+                self._domain = (await asyncio.to_thread(self._secure.read)).domain
             self._loop = asyncio.get_running_loop()
             self._open_client()
         try:
             async with asyncio.timeout(self._call_timeout_s):
                 await self._is_connected.wait()
         except TimeoutError as error:
-            raise Unavailable(f"no session with {self._hosts}") from error
+            why = f": {self._secure.refusal}" if self._secure and self._secure.refusal else ""
+            raise Unavailable(f"no session with {self._hosts}{why}") from error
 
     async def close(self) -> None:
         if self._is_closed:
@@ -219,6 +241,8 @@ class ZooKeeperStore:
         )
         handler.spawn = partial(self._spawn, client, handler.spawn)
         handler.create_connection = partial(self._connect, handler.create_connection)
+        if self._secure is not None:
+            handler.select = partial(self._secure.wait_ready, handler.select)
         client.add_listener(partial(self._on_kazoo_state, client))
         client._reset = partial(_reset_client, client, client._reset)
         if self._client is not None:
@@ -245,7 +269,10 @@ class ZooKeeperStore:
 
     def _connect(self, create_connection: Callable[..., Any], *args: Any, **options: Any) -> Any:
         """kazoo's `create_connection` with a bound on TCP's part of an attempt, too."""
-        options["timeout"] = self._session_timeout_s / _ATTEMPTS_PER_SESSION_COUNT
+        timeout_s = self._session_timeout_s / _ATTEMPTS_PER_SESSION_COUNT
+        if self._secure is not None:
+            return self._secure.open(options["address"], options["hostname"], timeout_s)
+        options["timeout"] = timeout_s
         return create_connection(*args, **options)
 
     @staticmethod
@@ -380,6 +407,36 @@ class ZooKeeperStore:
         self._counts["unavailable"] += 1
         raise Unavailable(repr(error)) from error
 
+    # --- Rights ---
+
+    async def get_rights(self, path: str) -> tuple[NodeRight, ...] | None:
+        """Who may do what with a node; None when it is missing.
+
+        Whoever is no identity is named with the scheme, as in `world:anyone`.
+
+        Raises: as `get`.
+        """
+        validate_path(path)
+        try:
+            found, _ = await self._read(
+                lambda client: client.get_acls_async(path), self._deadline()
+            )
+        except kx.NoNodeError:
+            return None
+        return tuple(_decode_right(one) for one in found)
+
+    async def set_rights(self, path: str, rights: Sequence[NodeRight]) -> None:
+        """Replaces the rights of a node, if it is there; may be repeated, so it has no version.
+
+        Raises:
+            Unavailable: no answer, and perhaps done.
+            Rejected: it is no operator's store.
+        """
+        validate_path(path)
+        wanted = _encode_rights(rights)
+        with suppress(kx.NoNodeError):
+            await self._read(lambda client: client.set_acls_async(path, wanted), self._deadline())
+
     # --- Writes ---
 
     async def create(
@@ -410,7 +467,9 @@ class ZooKeeperStore:
             self._require_session()
             return ()
         self._counts["writes"] += 1
-        results, error = await self._call(partial(_submit_ops, ops=ops), deadline)
+        results, error = await self._call(
+            partial(_submit_ops, ops=ops, domain=self._domain), deadline
+        )
         if error is not None:
             if isinstance(error, _REJECTED):
                 raise Rejected(repr(error)) from error
@@ -502,12 +561,13 @@ def _reset_client(client: Any, reset: Callable[[], None]) -> None:
     client.last_zxid = seen_zxid
 
 
-def _submit_ops(client: Any, ops: Sequence[Op]) -> Any:
+def _submit_ops(client: Any, ops: Sequence[Op], domain: str | None) -> Any:
     transaction = client.transaction()
     for op in ops:
         match op:
             case Create():
-                transaction.create(op.path, op.data, ephemeral=op.ephemeral)
+                rights = None if domain is None else _encode_rights(find_rights(op.path, domain))
+                transaction.create(op.path, op.data, acl=rights, ephemeral=op.ephemeral)
             case Set():
                 transaction.set_data(op.path, op.data, op.version)
             case DeleteNode():
@@ -517,6 +577,22 @@ def _submit_ops(client: Any, ops: Sequence[Op]) -> Any:
             case _:
                 assert_never(op)
     return transaction.commit_async()
+
+
+def _secure_by(folder: Path) -> SecureConnections:
+    # Those who have no identity load nothing of X.509.
+    from duramen.runtime.stores.secure_connection import SecureConnections  # noqa: PLC0415
+
+    return SecureConnections(folder)
+
+
+def _encode_rights(rights: Sequence[NodeRight]) -> list[ACL]:
+    return [ACL(right.permissions, Id(_SCHEME, right.who)) for right in rights]
+
+
+def _decode_right(found: ACL) -> NodeRight:
+    scheme, who = found.id.scheme, found.id.id
+    return NodeRight(who if scheme == _SCHEME else f"{scheme}:{who}", found.perms)
 
 
 def _version_after(op: Op, result: Any) -> int:
