@@ -31,45 +31,32 @@ from duramen.runtime.identity.callers import (
 )
 from duramen.runtime.identity.certificates import (
     LEAF_LIFE,
-    Authority,
-    Bundle,
     Key,
-    issue_leaf,
     list_revoked,
     make_authority,
     make_key,
 )
-from duramen.runtime.identity.folder import HeldIdentity
 from duramen.runtime.identity.header import (
     HEADER_BYTES_MAX,
     LIFE_S_MAX,
     SKEW_S_MAX,
     CallerRefusedError,
 )
-from duramen.runtime.identity.names import Identity, make_identity
+from duramen.runtime.identity.names import make_identity
 from tests.unit.base64_spellings import spare_bits
-from tests.unit.identities import BOOKIE, DOMAIN, NOW
-
-NOW_S: Final = int(NOW.timestamp())
-RECEIVER: Final = BOOKIE
-OTHER: Final = make_identity(DOMAIN, "bookie", "bookie-1")
-CALLER: Final = make_identity(DOMAIN, "sequencer", "sequencer-0")
-
-AUTHORITY: Final = make_authority(DOMAIN, NOW)
-BUNDLE: Final = Bundle((AUTHORITY.certificate,), (list_revoked(AUTHORITY, {}, NOW),))
-KEY: Final = make_key()
-
-
-def hold(identity: Identity = CALLER, key: Key = KEY, by: Authority = AUTHORITY) -> HeldIdentity:
-    leaf = issue_leaf(by, identity, key.public_key(), NOW)
-    return HeldIdentity(identity, key, leaf, BUNDLE)
-
-
-HELD: Final = hold()
-
-
-def after(seconds: float) -> dt.datetime:
-    return NOW + dt.timedelta(seconds=seconds)
+from tests.unit.callers import (
+    AUTHORITY,
+    BUNDLE,
+    CALLER,
+    HELD,
+    KEY,
+    NOW_S,
+    OTHER,
+    RECEIVER,
+    after,
+    hold,
+)
+from tests.unit.identities import DOMAIN, NOW
 
 
 def encode(content: bytes) -> str:

@@ -19,8 +19,8 @@ from duramen.runtime.security.permitted_roles import (
     SEQUENCER_PATHS,
     find_control_roles,
 )
+from tests.unit.callers import BUNDLE, RECEIVER, after, hold
 from tests.unit.identities import DOMAIN, NOW
-from tests.unit.test_caller_headers import BUNDLE, RECEIVER, after, hold
 
 READERS: Final = {"sequencer", "readproxy", "archive", "operator"}
 MAY: Final = {

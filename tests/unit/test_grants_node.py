@@ -119,6 +119,6 @@ def test_another_form_of_the_node_is_refused(data: bytes, said: str) -> None:
 
 def test_as_many_grants_as_a_cluster_may_have_fit_into_the_node() -> None:
     """With names of usual length; longer ones meet the bound of bytes first."""
-    line = "serviceaccount:payments-{:04}/checkout-service producer payments-eu/orders-v2*"
+    line = "serviceaccount:k8s/payments-{:04}/checkout-service producer payments-eu/orders-v2*"
     rows = tuple(given(line.format(number), OPERATOR, 10**12) for number in range(GRANT_COUNT_MAX))
     assert len(encode_grants(GrantsNode(rows, "5f1c0e2ab34d19c07788a1b2"))) < GRANTS_BYTES_MAX

@@ -25,7 +25,7 @@ SUBJECT_CHARACTERS_MAX: Final = 255
 _LABEL: Final = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
 _TOKEN: Final = re.compile(r"[A-Za-z0-9]{1,64}", re.ASCII)
 _ACCOUNT: Final = re.compile(
-    rf"{_LABEL}/(?=.{{1,253}}\Z)[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?", re.ASCII
+    rf"{_LABEL}/{_LABEL}/(?=.{{1,253}}\Z)[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?", re.ASCII
 )
 _SERVICE: Final = re.compile(r"[a-z]{1,32}/[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
 _ISSUER: Final = re.compile(_LABEL, re.ASCII)
@@ -132,7 +132,7 @@ def _find_fault(principal: Principal) -> str | None:
         case PrincipalKind.TOKEN:
             return None if _TOKEN.fullmatch(name) else "ID, of letters and digits"
         case PrincipalKind.SERVICE_ACCOUNT:
-            return None if _ACCOUNT.fullmatch(name) else "NAMESPACE/NAME as in Kubernetes"
+            return None if _ACCOUNT.fullmatch(name) else "ISSUER/NAMESPACE/NAME"
         case PrincipalKind.SERVICE:
             return None if _SERVICE.fullmatch(name) else "ROLE/NAME as in its certificate"
 

@@ -10,9 +10,9 @@ Called by whoever judges a credential. Source: docs/protocol/credentials.md "Who
 from __future__ import annotations
 
 import unicodedata
-from enum import StrEnum
 from typing import Final, NamedTuple
 
+from duramen.core.rights.grants import Principal, PrincipalKind
 from duramen.wire.nodes.access_tokens import Scope
 
 NAME_LENGTH_MAX: Final = 255
@@ -33,25 +33,6 @@ class CredentialRefusedError(Exception):
     def __init__(self, reason: str) -> None:
         shown = "".join(one if one.isprintable() else "?" for one in reason[:_REASON_LENGTH_MAX])
         super().__init__(shown)
-
-
-class PrincipalKind(StrEnum):
-    """What a principal is; the text stands before the first colon."""
-
-    USER = "user"
-    GROUP = "group"
-    SERVICE_ACCOUNT = "serviceaccount"
-    TOKEN = "token"
-
-
-class Principal(NamedTuple):
-    """Somebody, or some of them, whom rights may be given to."""
-
-    kind: PrincipalKind
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.kind}:{self.name}"
 
 
 class Bearer(NamedTuple):

@@ -13,13 +13,13 @@ import datetime as dt
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
+from duramen.core.rights.grants import Principal
 from duramen.runtime.credentials.encodings import EncodingError, decode_base64url, read_object
 from duramen.runtime.credentials.issuers import Issuer, IssuerKind
 from duramen.runtime.credentials.key_sets import VerifyingKey
 from duramen.runtime.credentials.principals import (
     Bearer,
     CredentialRefusedError,
-    Principal,
     is_group_name,
     is_visible,
     name_group,

@@ -13,11 +13,12 @@ import itertools
 from collections.abc import Sequence
 from typing import Final
 
+from duramen.core.rights.grants import PrincipalKind
 from duramen.errors import DuramenError
 from duramen.runtime.credentials.access_tokens.scopes import check_target, find_wider
 from duramen.runtime.credentials.access_tokens.token_table import DEPTH_MAX, TokenTable
 from duramen.runtime.credentials.access_tokens.token_text import TokenText, make_token
-from duramen.runtime.credentials.principals import Bearer, PrincipalKind
+from duramen.runtime.credentials.principals import Bearer
 from duramen.runtime.stores.metadata_store import (
     Conflict,
     ConflictKind,
