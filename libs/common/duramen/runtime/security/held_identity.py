@@ -94,7 +94,7 @@ class WatchedIdentity:
 
     async def look(self) -> None:
         """Take over what the folder holds now, as far as it is to be trusted."""
-        now = dt.datetime.now(dt.UTC)
+        now = _read_clock()
         found = await asyncio.to_thread(_read, self._folder, now)
         before = self.held
         refusals = [*self._take_bundle(found.bundle), *self._take_leaf(found.held, now)]
@@ -159,13 +159,17 @@ def read_expected(folder: Path, expected: ExpectedNode) -> HeldIdentity:
     Raises:
         IdentityError: the folder holds none, none that is valid, or another one's.
     """
-    held = read_folder(folder, dt.datetime.now(dt.UTC))
+    held = read_folder(folder, _read_clock())
     if (held.identity.role, held.identity.name) != expected:
         raise IdentityError(
             f"{folder} is of {held.identity}, and this is the {expected.role} {expected.name}: "
             "give the folder of that one"
         )
     return held
+
+
+def _read_clock() -> dt.datetime:
+    return dt.datetime.now(dt.UTC)
 
 
 def _read(folder: Path, now: dt.datetime) -> _Look:

@@ -1,0 +1,293 @@
+"""Calls between processes that have identities: over TLS, named by header, through renewals.
+
+A server as a bookie's data port has it and the client of the data planes, over loopback.
+Source: docs/protocol/identity.md "TLS", "The caller's header".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from duramen.runtime.http_client import (
+    DeniedError,
+    NoAnswerError,
+    PeerClient,
+    PeerError,
+    UnreachableError,
+)
+from duramen.runtime.http_server import Answer, DataServer, make_guard
+from duramen.runtime.identity.callers import OwnHeaders
+from duramen.runtime.identity.folder import read_folder
+from duramen.runtime.identity.names import Identity, Role, make_identity
+from duramen.runtime.security import process_security
+from duramen.runtime.security.permitted_roles import BOOKIE_PATHS
+from duramen.runtime.security.process_security import ProcessSecurity
+from duramen.units import SECOND
+from tests.component.issuing_world import IssuingWorld, read_time
+from tests.pauses import let_pass
+from tests.unit.identities import DOMAIN
+from tests.waiting import wait_for
+
+BOOKIE: Final = make_identity(DOMAIN, "bookie", "bookie-0")
+_WAIT_US: Final = 10 * SECOND
+
+
+@pytest.fixture(autouse=True)
+def own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a process trusts is named by its environment, which is as it was afterwards."""
+    for name in ("SSL_CERT_FILE", "SSL_CERT_DIR"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+
+
+def secure(folder: Path) -> ProcessSecurity:
+    ends: list[str] = []
+    return ProcessSecurity(folder, read_folder(folder, read_time()), ends.append)
+
+
+class Node:
+    """A server that says who called, and what it has to do with."""
+
+    def __init__(self, folder: Path) -> None:
+        self.security = secure(folder)
+        self.begun = asyncio.Event()
+        self.may_end = asyncio.Event()
+        guard = make_guard(self.security, BOOKIE_PATHS)
+        self.server = DataServer("127.0.0.1", 0, self._answer, self.stream, guard=guard)
+
+    @property
+    def url(self) -> str:
+        return f"https://127.0.0.1:{self.server.port}"
+
+    async def _answer(self, _path: str, body: bytes, caller: Identity | None) -> Answer:
+        assert caller is not None
+        if body == b"slow":
+            self.begun.set()
+            await self.may_end.wait()
+        return 200, "text/plain", str(caller).encode()
+
+    def stream(
+        self, path: str, body: bytes, send: Callable[[bytes], Awaitable[None]]
+    ) -> Awaitable[None] | None:
+        """Answer one path in pieces."""
+        return send(b"piece") if path == "/b/lac" and not body else None
+
+
+class Pair:
+    """A node and who calls it."""
+
+    def __init__(self, world: IssuingWorld, caller: Path | None = None) -> None:
+        self.world = world
+        self.node = Node(world.server)
+        self.security = secure(caller or world.caller)
+        self.client = PeerClient(self.security)
+        self.learn = self.security.peers.learn_role(Role.BOOKIE)
+
+    async def call(self, body: bytes = b"x", path: str = "/b/read") -> str:
+        return (await self.client.call(self.node.url + path, body, _WAIT_US)).decode()
+
+
+@asynccontextmanager
+async def pair(world: IssuingWorld, caller: Path | None = None) -> AsyncIterator[Pair]:
+    both = Pair(world, caller)
+    await both.node.server.start()
+    both.learn({"bookie-0": {"data_url": both.node.url}})
+    try:
+        yield both
+    finally:
+        await both.client.close()
+        await both.node.server.stop()
+        await both.security.stop()
+        await both.node.security.stop()
+
+
+def run(scenario: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(60):
+            await scenario()
+
+    asyncio.run(bounded())
+
+
+def test_a_call_names_its_caller_whole_or_in_pieces(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with pair(IssuingWorld(tmp_path)) as both:
+            assert await both.call() == f"spiffe://{DOMAIN}/sequencer/sequencer-0"
+            pieces = both.client.stream(both.node.url + "/b/lac", b"", _WAIT_US)
+            assert [piece async for piece in pieces] == [b"piece"]
+            counts = both.node.security.statistics()["callers"]
+            assert (counts["verified"], counts["headers"]) == (1, 1), "one header, found again"
+
+    run(scenario)
+
+
+def test_who_may_not_call_is_told_and_nothing_is_done(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        world = IssuingWorld(tmp_path)
+        async with pair(world, world.issue("readproxy", "readproxy-0")) as both:
+            assert (await both.call()).endswith("/readproxy/readproxy-0")
+            with pytest.raises(DeniedError):
+                await both.call(path="/b/seal")
+            status, body = await both.client.request_json(
+                "POST", both.node.url + "/b/add", b"{}", _WAIT_US
+            )
+            assert (status, b'"forbidden"' in body) == (403, True)
+
+    run(scenario)
+
+
+def test_nobody_is_called_who_is_not_known(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with pair(IssuingWorld(tmp_path)) as both:
+            both.security.peers.learn_role(Role.BOOKIE)({})
+            both.security.peers.hear(Role.BOOKIE, "bookie-1", both.node.url)
+            with pytest.raises(DeniedError):
+                await both.call()
+            with pytest.raises(UnreachableError, match="nobody is known"):
+                await both.client.call("https://127.0.0.1:1/b/read", b"", _WAIT_US)
+
+    run(scenario)
+
+
+def test_who_names_nobody_or_speaks_plainly_gets_nothing(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        world = IssuingWorld(tmp_path)
+        async with pair(world) as both:
+            nobody = PeerClient()
+            for url in (both.node.url, both.node.url.replace("https", "http")):
+                with pytest.raises(PeerError):
+                    await nobody.call(url + "/b/read", b"", _WAIT_US)
+            await nobody.close()
+            # The certificate without the header proves the process, and no caller.
+            both.security.find_receiver = lambda _url: None  # type: ignore[method-assign,assignment,return-value]
+            with pytest.raises(DeniedError):
+                await both.call()
+
+    run(scenario)
+
+
+def test_a_header_for_one_node_is_worth_nothing_at_another(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        world = IssuingWorld(tmp_path)
+        async with pair(world) as both:
+            stolen = OwnHeaders(read_folder(world.caller, read_time()))
+            other = make_identity(DOMAIN, "bookie", "bookie-1")
+            header = stolen.give(other, read_time())
+            both.security.name_to = lambda receiver: header  # type: ignore[method-assign]
+            with pytest.raises(DeniedError):
+                await both.call()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("off_s", [-3_600, 3_600])
+def test_a_caller_whose_clock_is_off_is_heard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, off_s: int
+) -> None:
+    async def scenario() -> None:
+        async with pair(IssuingWorld(tmp_path)) as both:
+            off = dt.timedelta(seconds=off_s)
+            monkeypatch.setattr(process_security, "_now", lambda: read_time() + off)
+            assert await both.call()
+            assert both.node.security.statistics()["callers"]["refused"] == 1
+            assert await both.call()
+            assert both.node.security.statistics()["callers"]["refused"] == 1, "it is remembered"
+
+    run(scenario)
+
+
+def test_a_renewal_of_either_side_loses_no_call(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        world = IssuingWorld(tmp_path)
+        async with pair(world) as both:
+            stopping = asyncio.Event()
+            counts = [0, 0]
+
+            async def call_on(index: int) -> None:
+                while not stopping.is_set():
+                    await both.call()
+                    counts[index] += 1
+
+            slow = asyncio.create_task(both.call(b"slow"))
+            await both.node.begun.wait()
+            callers = [asyncio.create_task(call_on(index)) for index in (0, 1)]
+            for _ in range(4):
+                for security, role, name in (
+                    (both.node.security, "bookie", "bookie-0"),
+                    (both.security, "sequencer", "sequencer-0"),
+                ):
+                    world.issue(role, name)
+                    await security._watched.look()
+                    await let_pass(0.2, what="calls on both sides of a renewal")
+            both.node.may_end.set()
+            assert await slow, "a call that was there is answered"
+            stopping.set()
+            await asyncio.gather(*callers)
+            assert min(counts) > 20
+            assert both.node.security.statistics()["folder"]["changes"] == 4
+
+    run(scenario)
+
+
+def test_who_is_revoked_is_refused_once_the_node_knows(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        world = IssuingWorld(tmp_path)
+        async with pair(world) as both:
+            assert await both.call()
+            world.revoke("sequencer-0", world.server)
+            await both.node.security._watched.look()
+            with pytest.raises((DeniedError, NoAnswerError, UnreachableError)):
+                await both.call()
+
+            async def is_refused() -> bool:
+                try:
+                    await both.call()
+                except PeerError:
+                    return True
+                return False
+
+            await wait_for(is_refused, rest_s=0.05)
+
+    run(scenario)
+
+
+def test_no_other_anchor_is_trusted(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        world, other = IssuingWorld(tmp_path / "a"), IssuingWorld(tmp_path / "b")
+        os.environ["SSL_CERT_FILE"] = str(world.server / "ca.crt")
+        node = Node(world.server)
+        await node.server.start()
+        security = secure(other.caller)
+        client = PeerClient(security)
+        security.peers.hear(Role.BOOKIE, "bookie-0", node.url)
+        with pytest.raises(PeerError):
+            await client.call(node.url + "/b/read", b"", _WAIT_US)
+        await client.close()
+        await node.server.stop()
+        await security.stop()
+        await node.security.stop()
+
+    run(scenario)
+
+
+def test_private_copies_are_ours_alone_and_do_not_stay(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with pair(IssuingWorld(tmp_path)) as both:
+            copies: Any = both.node.security._copies
+            folder: Path = copies._folder
+            assert folder.stat().st_mode & 0o077 == 0
+            assert len(list(folder.glob("*/tls.key"))) == 1
+            both.world.issue("bookie", "bookie-0")
+            await both.node.security._watched.look()
+            await wait_for(lambda: [p.name for p in folder.glob("[0-9]*")] == ["2"])
+        assert not folder.exists()
+
+    run(scenario)
