@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from pyreqwest.client import ClientBuilder
+from pyreqwest.exceptions import PyreqwestError
 
 from duramen.runtime.http_client import (
     DeniedError,
@@ -166,6 +168,12 @@ def test_who_names_nobody_or_speaks_plainly_gets_nothing(tmp_path: Path) -> None
                 with pytest.raises(PeerError):
                     await nobody.call(url + "/b/read", b"", _WAIT_US)
             await nobody.close()
+            trusting = ClientBuilder().http2_prior_knowledge().no_proxy()
+            anchors = (world.caller / "ca.crt").read_bytes()
+            client = trusting.add_root_certificate_pem(anchors).build()
+            with pytest.raises(PyreqwestError):
+                await client.post(both.node.url + "/b/read").body_bytes(b"").build().send()
+            await client.close()
             # The certificate without the header proves the process, and no caller.
             both.security.find_receiver = lambda _url: None  # type: ignore[method-assign,assignment,return-value]
             with pytest.raises(DeniedError):

@@ -11,8 +11,10 @@ from typing import Final
 
 import pytest
 
+from duramen.core.members.messages import MemberQuestion
 from duramen.runtime.identity.callers import FIRST_COUNT_PER_LEAF, Callers, OwnHeaders
 from duramen.runtime.identity.names import Identity, Role, make_identity
+from duramen.runtime.members.places import speaks_for_itself
 from duramen.runtime.security.door import Door, NotAdmittedError
 from duramen.runtime.security.permitted_roles import (
     BOOKIE_PATHS,
@@ -102,3 +104,24 @@ def test_who_makes_header_after_header_is_told_to_wait() -> None:
     refused = refuse(door, "/b/read", [held.give(RECEIVER, NOW)])
     assert refused.refusal.code == "rate_limited"
     assert refused.refusal.retry_after_ms == 1_000
+
+
+@pytest.mark.parametrize(
+    ("role", "sender", "is_observer", "is_heard"),
+    [
+        ("sequencer", "node-0", False, True),
+        ("sequencer", "node-1", False, False),
+        ("sequencer", "node-0", True, False),
+        ("bookie", "bookie/node-0", True, True),
+        ("bookie", "bookie/node-0", False, False),
+        ("bookie", "node-0", True, False),
+        ("writeproxy", "node-0", True, True),
+        ("writeproxy", "node-0", False, False),
+        ("writeproxy", "node-1", True, False),
+    ],
+)
+def test_a_member_speaks_for_itself_and_others_observe(
+    role: str, sender: str, is_observer: bool, is_heard: bool
+) -> None:
+    question = MemberQuestion(sender, 0, is_observer=is_observer)
+    assert speaks_for_itself(question, make_identity(DOMAIN, role, "node-0")) is is_heard
