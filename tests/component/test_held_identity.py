@@ -58,6 +58,7 @@ class Watching:
 def copy(source: Path, target: Path, name: str) -> None:
     (target / name).unlink()
     shutil.copyfile(source / name, target / name)
+    (target / name).chmod(0o600)
 
 
 def make_plain(folder: Path, source: Path) -> Path:
