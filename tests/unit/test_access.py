@@ -28,6 +28,7 @@ _SAMPLES: Final[dict[str, Any]] = {
     "member": Member(BookieId("bookie-0"), Incarnation("0" * 32)),
     "incarnation": "0" * 32,
     "sequence": 9,
+    "token_id": "a1",
 }
 _REGISTERED: Final = {
     PATHS.available: Role.BOOKIE,
