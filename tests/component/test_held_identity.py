@@ -168,6 +168,19 @@ def test_the_folder_of_another_node_is_no_start(tmp_path: Path) -> None:
             read_expected(folder, NODE)
 
 
+def test_what_fails_at_a_change_is_tried_again(tmp_path: Path) -> None:
+    world = IssuingWorld(tmp_path)
+    watching = Watching(world.server)
+    failing: Any = watching.watched
+    told, failing._on_change = failing._on_change, lambda: 1 / 0
+    world.issue("bookie", "bookie-0")
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(watching.watched.look())
+    failing._on_change = told
+    assert watching.look() == (1, 0)
+    assert watching.look() == (1, 0), "once it was told"
+
+
 def test_looks_come_by_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("duramen.runtime.security.held_identity.LOOK_S", 0.01)
     world = IssuingWorld(tmp_path)

@@ -18,6 +18,7 @@ import pytest
 from pyreqwest.client import ClientBuilder
 from pyreqwest.exceptions import PyreqwestError
 
+from duramen.runtime.edge import embedded_server
 from duramen.runtime.http_client import (
     DeniedError,
     NoAnswerError,
@@ -40,14 +41,6 @@ from tests.waiting import wait_for
 
 BOOKIE: Final = make_identity(DOMAIN, "bookie", "bookie-0")
 _WAIT_US: Final = 10 * SECOND
-
-
-@pytest.fixture(autouse=True)
-def own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a process trusts is named by its environment, which is as it was afterwards."""
-    for name in ("SSL_CERT_FILE", "SSL_CERT_DIR"):
-        monkeypatch.setenv(name, "")
-        monkeypatch.delenv(name)
 
 
 def secure(folder: Path) -> ProcessSecurity:
@@ -214,6 +207,57 @@ def test_a_caller_whose_clock_is_off_is_heard(
     run(scenario)
 
 
+def test_many_calls_at_once_with_a_wrong_clock_need_one_header_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with pair(IssuingWorld(tmp_path)) as both:
+            off = dt.timedelta(hours=1)
+            monkeypatch.setattr(process_security, "_now", lambda: read_time() + off)
+            await asyncio.gather(*(both.call() for _ in range(100)))
+            assert both.node.security.statistics()["callers"]["verified"] == 1
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("told", ["9" * 400, "9" * 12, "0", "-1", "x", "1e9", ""])
+def test_no_time_that_a_peer_tells_keeps_it_from_being_called(tmp_path: Path, told: str) -> None:
+    async def scenario() -> None:
+        async with pair(IssuingWorld(tmp_path)) as both:
+            refused = both.security.name_to(BOOKIE)
+            both.security.reconsider(BOOKIE, refused, told)
+            assert await both.call()
+
+    run(scenario)
+
+
+def test_a_renewal_that_fails_is_tried_again_and_the_old_server_serves_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        monkeypatch.setattr(embedded_server, "_RETRY_S", 0.05)
+        world = IssuingWorld(tmp_path)
+        async with pair(world) as both:
+            copies: Any = both.node.security._copies
+            write, failures = copies.write, [OSError(28, "full"), OSError(28, "full")]
+
+            def write_when_there_is_room(held: Any) -> Any:
+                if failures:
+                    raise failures.pop()
+                return write(held)
+
+            monkeypatch.setattr(copies, "write", write_when_there_is_room)
+            world.issue("bookie", "bookie-0")
+            await both.node.security._watched.look()
+            while failures:
+                assert await both.call()
+            folder: Path = copies._folder
+            await wait_for(lambda: [p.name for p in folder.glob("[0-9]*")] == ["2"])
+            assert await both.call()
+
+    run(scenario)
+
+
 def test_a_renewal_of_either_side_loses_no_call(tmp_path: Path) -> None:
     async def scenario() -> None:
         world = IssuingWorld(tmp_path)
@@ -269,10 +313,10 @@ def test_who_is_revoked_is_refused_once_the_node_knows(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_no_other_anchor_is_trusted(tmp_path: Path) -> None:
+def test_no_other_anchor_is_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         world, other = IssuingWorld(tmp_path / "a"), IssuingWorld(tmp_path / "b")
-        os.environ["SSL_CERT_FILE"] = str(world.server / "ca.crt")
+        monkeypatch.setenv("SSL_CERT_FILE", str(world.server / "ca.crt"))
         node = Node(world.server)
         await node.server.start()
         security = secure(other.caller)
@@ -284,6 +328,8 @@ def test_no_other_anchor_is_trusted(tmp_path: Path) -> None:
         await node.server.stop()
         await security.stop()
         await node.security.stop()
+        trusted = os.environ["SSL_CERT_FILE"]
+        assert trusted == str(world.server / "ca.crt"), "for others it is as it was"
 
     run(scenario)
 

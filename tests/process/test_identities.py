@@ -47,14 +47,6 @@ REVOKED_WITHIN_S: Final = 5.0
 _CALL_US: Final = 5 * SECOND
 
 
-@pytest.fixture(autouse=True)
-def own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a process trusts is named by its environment, which is as it was afterwards."""
-    for name in ("SSL_CERT_FILE", "SSL_CERT_DIR"):
-        monkeypatch.setenv(name, "")
-        monkeypatch.delenv(name)
-
-
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
     flags = ("--identities", "--sequencers", "2", "--no-restart")

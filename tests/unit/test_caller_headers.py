@@ -278,7 +278,9 @@ def test_a_renewed_certificate_makes_other_headers() -> None:
     callers = Callers(RECEIVER, BUNDLE)
     assert first != second
     assert {callers.find(header, NOW).identity for header in (first, second)} == {CALLER}
-    own.forget(RECEIVER)
+    assert not own.forget(RECEIVER, first), "another one was made meanwhile"
+    assert own.give(RECEIVER, after(1)) == second
+    assert own.forget(RECEIVER, second)
     assert own.give(RECEIVER, after(1)) != second
 
 

@@ -76,10 +76,18 @@ class LocalIdentities:
         due = {name: one for name, one in wanted.items() if self._is_due(name, one, now)}
         if not due:
             return
+        refusals = []
         with open_authority(self._authority, now) as authority:
             for name, identity in due.items():
                 places = _HERE if identity.role.is_node else NOWHERE
-                write_folder(self.folder_of(name), authority.issue(identity, now, places=places))
+                held = authority.issue(identity, now, places=places)
+                try:
+                    write_folder(self.folder_of(name), held)
+                except (IdentityError, OSError) as error:
+                    # The others have theirs in time.
+                    refusals.append(str(error))
+        if refusals:
+            raise IdentityError("; ".join(refusals))
 
     def folder_of(self, node_id: str) -> Path:
         """Where the identity of a process lies."""

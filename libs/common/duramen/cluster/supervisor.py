@@ -189,7 +189,7 @@ class Supervisor:
         deadline = time.monotonic() + self._options.ready_timeout_s
         for is_first in (True, False):
             if not is_first and self._identities is not None:
-                await self._prepare_identities(self._identities)
+                await self._prepare_identities(self._identities, deadline)
             chosen = [c for c in self._children if (c.plan.role == "zookeeper") is is_first]
             for child in chosen:
                 self._keepers[child.plan.node_id] = asyncio.create_task(self._keep(child))
@@ -220,11 +220,14 @@ class Supervisor:
         for child in self._children:
             child.kill()
 
-    async def _prepare_identities(self, identities: LocalIdentities) -> None:
+    async def _prepare_identities(self, identities: LocalIdentities, deadline: float) -> None:
         plans = [child.plan for child in self._children]
         try:
-            uuid = await _ask_uuid(self._zookeeper)
+            async with asyncio.timeout(deadline - time.monotonic()):
+                uuid = await _ask_uuid(self._zookeeper)
             await asyncio.to_thread(identities.prepare, uuid, plans)
+        except TimeoutError:
+            raise ClusterError(f"ZooKeeper at {self._zookeeper} does not answer") from None
         except (IdentityError, MetadataError, MetadataJsonError, OSError) as error:
             raise ClusterError(f"no identities: {error}") from error
         self._renewing = asyncio.create_task(self._renew_for_ever(identities, plans))

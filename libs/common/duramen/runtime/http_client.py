@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from types import CodeType, FrameType
@@ -184,14 +185,15 @@ class PeerClient:
         Raises:
             As `call`, also between pieces.
         """
-        receiver = self._find_receiver(url)
+        receiver, deadline = self._find_receiver(url), _Deadline(timeout_us)
         connections = self._take()
         try:
             for is_last in (receiver is None, True):
-                builder = self._build(connections, "POST", url, receiver).body_bytes(body)
-                builder = builder.timeout(_delta(timeout_us)).streamed_read_buffer_limit(0)
+                header = self._name_to(receiver)
+                builder = _add_header(connections.client.post(url), header).body_bytes(body)
+                builder = builder.timeout(deadline.left()).streamed_read_buffer_limit(0)
                 async with builder.build_streamed() as response:
-                    if not is_last and self._is_to_repeat(response, receiver):
+                    if not is_last and self._is_to_repeat(response, receiver, header):
                         continue
                     if response.status != 200:
                         raise _refusal(response, url)
@@ -236,18 +238,19 @@ class PeerClient:
         media: tuple[tuple[str, str], ...] = (),
     ) -> tuple[BaseResponse, bytes]:
         """The answer; one that does not know who calls is asked once more."""
-        receiver = self._find_receiver(url)
+        receiver, deadline = self._find_receiver(url), _Deadline(timeout_us)
         connections = self._take()
         try:
             for is_last in (receiver is None, True):
-                builder = self._build(connections, method, url, receiver)
+                header = self._name_to(receiver)
+                builder = _add_header(connections.client.request(method, url), header)
                 for name, value in media:
                     builder = builder.header(name, value)
-                request = builder.body_bytes(body).timeout(_delta(timeout_us)).build()
+                request = builder.body_bytes(body).timeout(deadline.left()).build()
                 with KeptCancellation():
                     response = await request.send()
                     answer = bytes(await response.bytes())
-                if is_last or not self._is_to_repeat(response, receiver):
+                if is_last or not self._is_to_repeat(response, receiver, header):
                     return response, answer
             raise AssertionError("the last answer is given")
         except PyreqwestError as error:
@@ -255,13 +258,11 @@ class PeerClient:
         finally:
             self._give_back(connections)
 
-    def _build(
-        self, connections: _Connections, method: str, url: str, receiver: Identity | None
-    ) -> RequestBuilder:
-        builder = connections.client.request(method, url)
+    def _name_to(self, receiver: Identity | None) -> str | None:
+        """The header for a receiver; None: it asks nobody who calls."""
         if receiver is None or self._security is None:
-            return builder
-        return builder.header(IDENTITY_HEADER, self._security.name_to(receiver))
+            return None
+        return self._security.name_to(receiver)
 
     def _find_receiver(self, url: str) -> Identity | None:
         """To whom this process names itself; None: the peer asks nobody who calls.
@@ -276,11 +277,13 @@ class PeerClient:
         except NotKnownError as error:
             raise UnreachableError(str(error)) from None
 
-    def _is_to_repeat(self, response: BaseResponse, receiver: Identity | None) -> bool:
+    def _is_to_repeat(
+        self, response: BaseResponse, receiver: Identity | None, header: str | None
+    ) -> bool:
         """Whether a peer does not know who calls; the next header is another one."""
-        if response.status != 401 or receiver is None or self._security is None:
+        if response.status != 401 or receiver is None or header is None or self._security is None:
             return False
-        self._security.reconsider(receiver, response.get_header(TIME_HEADER))
+        self._security.reconsider(receiver, header, response.get_header(TIME_HEADER))
         return True
 
     # --- Connections -----------------------------------------------------------------------------
@@ -298,9 +301,7 @@ class PeerClient:
             .no_proxy()
             .follow_redirects(enable=False)
         )
-        if self._security is not None:
-            builder = builder.identity_pem(self._security.encode_own_pem())
-        return builder.build()
+        return builder.build() if self._security is None else self._security.make_client(builder)
 
     def _take(self) -> _Connections:
         connections = self._now
@@ -323,6 +324,23 @@ class PeerClient:
         task = asyncio.create_task(close_client(connections.client))
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
+
+
+class _Deadline:
+    """What is left of a call's time, for its second try as well."""
+
+    __slots__ = ("_end_ns",)
+
+    def __init__(self, timeout_us: int) -> None:
+        self._end_ns = time.monotonic_ns() + 1_000 * timeout_us
+
+    def left(self) -> timedelta:
+        """1 µs at least."""
+        return _delta((self._end_ns - time.monotonic_ns()) // 1_000)
+
+
+def _add_header(builder: RequestBuilder, header: str | None) -> RequestBuilder:
+    return builder if header is None else builder.header(IDENTITY_HEADER, header)
 
 
 def _refusal(response: BaseResponse, url: str) -> PeerError:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import logging
 import resource
 import socket
 from pathlib import Path
@@ -39,11 +40,13 @@ from duramen.units import KIB, MIB, MS, SECOND
 _STREAM_WINDOW_BYTES: Final = FRAME_BYTES_MAX
 """One frame fits a stream's window, so that flow control never waits for a round trip."""
 
+_LOG: Final = logging.getLogger(__name__)
 _LISTEN: Final = "0A"
 _STOP_S: Final = 5.0
 _LEAVE_S: Final = 60.0
 """A server that was replaced has so long for the calls that it has: appends wait for as long."""
 
+_RETRY_S: Final = 5.0
 _TAKE_OVER_LOOK_S: Final = 0.01
 _TAKE_OVER_LOOK_COUNT: Final = 200
 
@@ -176,16 +179,32 @@ class EmbeddedServer:
 
     async def _renew(self) -> None:
         """Have another server take the port over, then let the one before end its calls."""
+        is_over = False
+        while not is_over:
+            is_over = await self._take_over()
+            if not is_over:
+                # The one before serves on: a certificate that is old is better than none.
+                await asyncio.sleep(_RETRY_S)
+
+    async def _take_over(self) -> bool:
+        """Whether another server serves now, or none is to any more."""
         async with self._renewing:
             before = self._running
             if before is None or self._is_stopping:
-                return
-            self._running = after = self._launch()
-            for _ in range(_TAKE_OVER_LOOK_COUNT):
-                if after.task.done() or count_listeners(self.port) > 1:
-                    break
-                await asyncio.sleep(_TAKE_OVER_LOOK_S)
+                return True
+            known = find_listeners(self.port)
+            try:
+                after = self._launch()
+            except OSError:
+                _LOG.exception("port %d keeps its certificate for now", self.port)
+                return False
+            if not await _is_listening(after, self.port, known):
+                _LOG.error("port %d keeps its certificate: no other server came up", self.port)
+                await self._end(after, _STOP_S)
+                return False
+            self._running = after
         await self._end(before, _LEAVE_S)
+        return True
 
     async def _end(self, running: _Running, most_s: float) -> None:
         running.server.stop()  # type: ignore[no-untyped-call]  # granian has no annotation there
@@ -231,14 +250,28 @@ def count_connections(port: int) -> tuple[int, int] | None:
     return accepted, waiting
 
 
-def count_listeners(port: int) -> int:
-    """How many sockets of this machine listen on a port; elsewhere than on Linux one."""
+def find_listeners(port: int) -> frozenset[str]:
+    """The sockets that listen on a port, by inode; none where the system does not tell."""
     try:
         tables = [Path(f"/proc/self/net/{name}").read_text() for name in ("tcp", "tcp6")]
     except OSError:
-        return 1
+        return frozenset()
     rows = [line.split() for table in tables for line in table.splitlines()[1:]]
-    return sum(row[3] == _LISTEN and int(row[1].rpartition(":")[2], 16) == port for row in rows)
+    return frozenset(
+        row[9] for row in rows if row[3] == _LISTEN and int(row[1].rpartition(":")[2], 16) == port
+    )
+
+
+async def _is_listening(running: _Running, port: int, known: frozenset[str]) -> bool:
+    """Whether a server comes to listen beside those that were known to."""
+    for _ in range(_TAKE_OVER_LOOK_COUNT):
+        if running.task.done():
+            return False
+        if find_listeners(port) - known:
+            return True
+        await asyncio.sleep(_TAKE_OVER_LOOK_S)
+    # Elsewhere than on Linux nobody tells; it had its time.
+    return not known
 
 
 def _reserve_port(host: str, port: int) -> socket.socket:

@@ -76,9 +76,13 @@ class OwnHeaders:
         self._made.pop(receiver, None)
         self._shifts_s[receiver] = theirs_s - now.timestamp()
 
-    def forget(self, receiver: Identity) -> None:
-        """A receiver refused its header: make another one."""
-        self._made.pop(receiver, None)
+    def forget(self, receiver: Identity, refused: str) -> bool:
+        """A receiver refused a header: make another one, unless it was made already."""
+        made = self._made.get(receiver)
+        if made is None or made[0] != refused:
+            return False
+        del self._made[receiver]
+        return True
 
 
 class _Leaf:

@@ -22,6 +22,7 @@ from duramen.runtime.identity.callers import Callers, TooManyHeadersError
 from duramen.runtime.identity.header import CallerRefusedError
 from duramen.runtime.identity.names import Identity
 from duramen.runtime.security.permitted_roles import Roles
+from duramen.wire.frame import RETRY_AFTER_HEADER
 
 IDENTITY_HEADER: Final = "duramen-identity"
 TIME_HEADER: Final = "duramen-time"
@@ -82,7 +83,8 @@ class Door:
                 DuramenError(
                     "rate_limited", "too many headers of one certificate",
                     retry_after_ms=_RETRY_AFTER_MS,
-                )
+                ),
+                ((RETRY_AFTER_HEADER, str(_RETRY_AFTER_MS)),),
             ) from None  # fmt: skip
         except CallerRefusedError as error:
             raise self._refuse_unknown(str(error), now, is_late=error.is_late) from None

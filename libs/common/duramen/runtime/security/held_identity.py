@@ -78,6 +78,8 @@ class WatchedIdentity:
         self._on_change = on_change
         self._fail = fail
         self._told: str | None = None
+        self._is_told = True
+        """Whether what is held now has reached everybody who works with it."""
         self._change_count = 0
         self._refused_count = 0
         self._task: asyncio.Task[None] | None = None
@@ -101,13 +103,17 @@ class WatchedIdentity:
         self._tell(refusals)
         if (self.held.leaf, self.held.bundle) != (before.leaf, before.bundle):
             self._change_count += 1
-            self._on_change()
+            self._is_told = False
         leaf, domain = self.held.leaf, self.held.identity.domain
         _EXPIRES.set((leaf.not_valid_after_utc - now).total_seconds())
         try:
             judge_leaf(leaf, self.held.bundle, domain, now)
         except CertificateRefusedError as error:
             self._fail(f"its certificate in {self._folder} {error}: {error.way_out}")
+        if not self._is_told:
+            # What fails, as on a full disk, is tried again at the next look.
+            self._on_change()
+            self._is_told = True
 
     def statistics(self) -> dict[str, int]:
         """Changes that counted, and looks that found something to refuse."""
@@ -115,7 +121,11 @@ class WatchedIdentity:
 
     async def _look_for_ever(self) -> None:
         while True:
-            await self.look()
+            try:
+                await self.look()
+            except Exception:
+                # What is revoked later, and the end of the leaf, have to be seen still.
+                _LOG.exception("a look at %s failed: another one follows", self._folder)
             await asyncio.sleep(LOOK_S)
 
     def _take_bundle(self, found: Bundle | IdentityError) -> list[IdentityError]:
@@ -176,7 +186,11 @@ def _read(folder: Path, now: dt.datetime) -> _Look:
     bundle: Bundle | IdentityError
     held: HeldIdentity | IdentityError
     try:
-        bundle = read_bundle(resolve(folder), now)
+        place = resolve(folder)
+        bundle = read_bundle(place, now)
+        if resolve(folder) != place:
+            # The list may have gone before it was read, and looks as though there were none.
+            bundle = read_bundle(resolve(folder), now)
     except IdentityError as error:
         bundle = error
     try:

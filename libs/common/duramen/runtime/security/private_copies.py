@@ -1,17 +1,20 @@
 """Private copies of an identity's files, for libraries that read them late or by name.
 
 The HTTP server reads its files when a connection comes, and ends when they have gone; the HTTP
-client trusts what `SSL_CERT_FILE` and `SSL_CERT_DIR` name, beside what it is given. Both get copies
-of what was judged, never the folder itself, in a folder that nobody else may enter.
+client trusts what `SSL_CERT_FILE` and `SSL_CERT_DIR` name while it is made, beside what it is
+given. Both get copies of what was judged, never the folder itself, in a folder that nobody else
+may enter.
 
 Called by `process_security`. Source: docs/protocol/identity.md "TLS".
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -19,6 +22,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from duramen.runtime.identity.folder import HeldIdentity, encode_bundle, encode_key
 
+_VARIABLES: Final = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 _TRUSTED: Final = "trusted.crt"
 _NOTHING: Final = "nothing"
 _CERTIFICATE: Final = "tls.crt"
@@ -43,26 +47,42 @@ class PrivateCopies:
         (self._folder / _NOTHING).mkdir()
         self._number = 0
 
-    def trust(self, held: HeldIdentity) -> None:
-        """Let the clients of this process that are made from now on trust this bundle alone."""
-        fresh = self._folder / f"{_TRUSTED}.new"
-        _write(fresh, encode_bundle(held.bundle)[_BUNDLE])
-        fresh.replace(self._folder / _TRUSTED)
-        os.environ["SSL_CERT_FILE"] = str(self._folder / _TRUSTED)
-        os.environ["SSL_CERT_DIR"] = str(self._folder / _NOTHING)
+    @contextlib.contextmanager
+    def trusting(self, held: HeldIdentity) -> Iterator[None]:
+        """Let the client of the HTTP library that is made inside trust this bundle alone.
+
+        Others in this process, as those of a cold store, go by the system's anchors.
+        """
+        (self._folder / _TRUSTED).unlink(missing_ok=True)
+        _write(self._folder / _TRUSTED, encode_bundle(held.bundle)[_BUNDLE])
+        before = {name: os.environ.get(name) for name in _VARIABLES}
+        named = self._folder / _TRUSTED, self._folder / _NOTHING
+        os.environ.update(zip(_VARIABLES, map(str, named), strict=True))
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value
 
     def write(self, held: HeldIdentity) -> ServerFiles:
         """Another set of files for a server."""
         self._number += 1
         place = self._folder / str(self._number)
         place.mkdir()
-        _write(place / _CERTIFICATE, held.leaf.public_bytes(Encoding.PEM))
-        _write(place / _KEY, encode_key(held.key))
-        _write(place / _BUNDLE, encode_bundle(held.bundle)[_BUNDLE])
         lists = []
-        for index, revoked in enumerate(held.bundle.lists):
-            lists.append(place / f"{index}.crl")
-            _write(lists[-1], revoked.public_bytes(Encoding.PEM))
+        try:
+            _write(place / _CERTIFICATE, held.leaf.public_bytes(Encoding.PEM))
+            _write(place / _KEY, encode_key(held.key))
+            _write(place / _BUNDLE, encode_bundle(held.bundle)[_BUNDLE])
+            for index, revoked in enumerate(held.bundle.lists):
+                lists.append(place / f"{index}.crl")
+                _write(lists[-1], revoked.public_bytes(Encoding.PEM))
+        except OSError:
+            shutil.rmtree(place, ignore_errors=True)
+            raise
         return ServerFiles(place / _CERTIFICATE, place / _KEY, place / _BUNDLE, tuple(lists))
 
     def remove(self, files: ServerFiles) -> None:

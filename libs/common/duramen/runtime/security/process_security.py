@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from cryptography.hazmat.primitives.serialization import Encoding
+from pyreqwest.client import Client, ClientBuilder
 
 from duramen.runtime.identity.callers import Callers, OwnHeaders
 from duramen.runtime.identity.folder import HeldIdentity, encode_key
@@ -27,6 +28,7 @@ from duramen.runtime.security.permitted_roles import Roles
 from duramen.runtime.security.private_copies import PrivateCopies, ServerFiles
 
 SECURE_SCHEME: Final = "https://"
+_TIME_DIGITS: Final = 12
 _ROLE_OF: Final = {"/b/": Role.BOOKIE, "/s/": Role.SEQUENCER}
 
 
@@ -53,7 +55,6 @@ class ProcessSecurity:
         self._callers = Callers(held.identity, held.bundle)
         self._headers = OwnHeaders(held)
         self._copies = PrivateCopies()
-        self._copies.trust(held)
         self._listeners: list[Callable[[], None]] = []
 
     def start(self) -> None:
@@ -85,10 +86,12 @@ class ProcessSecurity:
 
     # --- Calling ---------------------------------------------------------------------------------
 
-    def encode_own_pem(self) -> bytes:
-        """Key and certificate by which this process shows itself as a client."""
+    def make_client(self, builder: ClientBuilder) -> Client:
+        """A client that shows this process's certificate, and trusts what it trusts."""
         held = self._watched.held
-        return encode_key(held.key) + held.leaf.public_bytes(Encoding.PEM)
+        own = encode_key(held.key) + held.leaf.public_bytes(Encoding.PEM)
+        with self._copies.trusting(held):
+            return builder.identity_pem(own).build()
 
     def find_receiver(self, url: str) -> Identity:
         """Whom a call of a data port reaches.
@@ -107,12 +110,22 @@ class ProcessSecurity:
         """The header for a receiver."""
         return self._headers.give(receiver, _now())
 
-    def reconsider(self, receiver: Identity, their_time: str | None) -> None:
-        """A receiver does not know the header: make another, by its clock if it told it."""
-        if their_time is not None and their_time.isdecimal():
+    def reconsider(self, receiver: Identity, refused: str, their_time: str | None) -> None:
+        """A receiver does not know a header: make another, by its clock if it told it.
+
+        Args:
+            refused: the header; many calls may carry it, and one new one is enough for all.
+            their_time: seconds since 1970. A header is made for no time beyond the certificate's.
+        """
+        if not self._headers.forget(receiver, refused) or their_time is None:
+            return
+        leaf = self._watched.held.leaf
+        begins_s, ends_s = (
+            moment.timestamp() for moment in (leaf.not_valid_before_utc, leaf.not_valid_after_utc)
+        )
+        is_time = their_time.isascii() and their_time.isdecimal()
+        if is_time and len(their_time) <= _TIME_DIGITS and begins_s <= int(their_time) <= ends_s:
             self._headers.shift(receiver, float(their_time), _now())
-        else:
-            self._headers.forget(receiver)
 
     def statistics(self) -> dict[str, Any]:
         """Every table and counter."""
@@ -127,7 +140,6 @@ class ProcessSecurity:
         held = self._watched.held
         self._callers.trust(held.bundle)
         self._headers.renew(held)
-        self._copies.trust(held)
         for listener in self._listeners:
             listener()
 
