@@ -169,7 +169,7 @@ def _read_version(frame: SimFrame) -> int:
     return frame.version
 
 
-def _make_nothing(*_: object) -> None:
+def _make_nothing(*_given: object, **_named: object) -> None:
     """No thread, no metric."""
 
 

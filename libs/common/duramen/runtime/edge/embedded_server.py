@@ -235,14 +235,10 @@ def count_connections(port: int) -> tuple[int, int] | None:
     Read from Linux's own tables, for the HTTP library does not tell; None elsewhere.
     """
     accepted = waiting = 0
-    try:
-        tables = [Path(f"/proc/self/net/{name}").read_text() for name in ("tcp", "tcp6")]
-    except OSError:
+    rows = _read_sockets(port)
+    if rows is None:
         return None
-    for line in [line for table in tables for line in table.splitlines()[1:]]:
-        _, local, _, state, queues, _, _, _, _, inode, *_ = line.split()
-        if int(local.rpartition(":")[2], 16) != port:
-            continue
+    for _, _, _, state, queues, _, _, _, _, inode, *_ in rows:
         if state == _LISTEN:
             waiting += int(queues.partition(":")[2], 16)
         elif inode != "0":  # the kernel has no owner yet for those that wait
@@ -252,14 +248,18 @@ def count_connections(port: int) -> tuple[int, int] | None:
 
 def find_listeners(port: int) -> frozenset[str]:
     """The sockets that listen on a port, by inode; none where the system does not tell."""
+    rows = _read_sockets(port) or ()
+    return frozenset(inode for _, _, _, state, _, _, _, _, _, inode, *_ in rows if state == _LISTEN)
+
+
+def _read_sockets(port: int) -> list[list[str]] | None:
+    """The rows of Linux's tables whose local port this is; None elsewhere."""
     try:
         tables = [Path(f"/proc/self/net/{name}").read_text() for name in ("tcp", "tcp6")]
     except OSError:
-        return frozenset()
+        return None
     rows = [line.split() for table in tables for line in table.splitlines()[1:]]
-    return frozenset(
-        row[9] for row in rows if row[3] == _LISTEN and int(row[1].rpartition(":")[2], 16) == port
-    )
+    return [row for row in rows if int(row[1].rpartition(":")[2], 16) == port]
 
 
 async def _is_listening(running: _Running, port: int, known: frozenset[str]) -> bool:
