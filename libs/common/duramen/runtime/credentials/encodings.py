@@ -4,7 +4,7 @@ A text that decodes and does not encode back to itself is refused, and so is a J
 a member stands twice: two programs would read two things in it. Numbers are whole or refused where
 they are used; here they are bounded, so that none takes long to read.
 
-Called by `web_tokens`, `key_sets` and `issuers`.
+Called by `web_tokens`, `key_sets`, `issuers`, and by the header of identities.
 Source: docs/protocol/credentials.md "JSON web tokens".
 """
 

@@ -10,7 +10,7 @@ Called by `callers`. Source: docs/protocol/identity.md "The caller's header".
 from __future__ import annotations
 
 import datetime as dt
-from base64 import b64decode, b64encode, urlsafe_b64decode, urlsafe_b64encode
+from base64 import b64decode, b64encode
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -24,6 +24,11 @@ from cryptography.hazmat.primitives.asymmetric.utils import (
 )
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from duramen.runtime.credentials.encodings import (
+    EncodingError,
+    decode_base64url,
+    encode_base64url,
+)
 from duramen.runtime.identity.certificates import (
     UNREADABLE,
     Bundle,
@@ -168,16 +173,16 @@ def verify_signature(parts: Parts, leaf: x509.Certificate) -> None:
 
 
 def _encode(content: bytes) -> bytes:
-    return urlsafe_b64encode(content).rstrip(b"=")
+    return encode_base64url(content).encode()
 
 
 def _decode(piece: bytes) -> bytes:
     try:
-        content = urlsafe_b64decode(piece + b"=" * (-len(piece) % 4))
-    except ValueError:
-        content = b""
-    if not piece or _encode(content) != piece:
-        raise CallerRefusedError("no canonical base64")
+        content = decode_base64url(piece.decode())
+    except EncodingError as error:
+        raise CallerRefusedError(str(error)) from None
+    if not piece:
+        raise CallerRefusedError("an empty piece")
     return content
 
 
