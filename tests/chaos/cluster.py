@@ -196,11 +196,11 @@ class ChaosCluster:
 
     # --- the keepers' side -----------------------------------------------------------------------
 
-    def _make_command(self, plan: ProcessPlan, zookeeper: str) -> list[str]:
+    def _make_command(self, plan: ProcessPlan, zookeeper: str, tls_dir: Path | None) -> list[str]:
         """Called in a thread; waits while the nemesis holds the process down."""
         self._plans[plan.node_id] = plan
         self._wait_held(plan.node_id)
-        command = prepare_command(plan, zookeeper)
+        command = prepare_command(plan, zookeeper, tls_dir)
         region, rack = self._layout.place(plan.node_id)
         # What is said last counts.
         command += ["--region", region, "--rack", rack]

@@ -23,7 +23,7 @@ from tests.unit.identities import DOMAIN
 
 def plan(folder: Path) -> list[ProcessPlan]:
     return plan_cluster(
-        folder, ClusterSize(), base_port=0, has_zookeeper=True, remembered={}, has_identities=True
+        folder, ClusterSize(), base_port=0, has_zookeeper=True, remembered={}, is_secure=True
     )
 
 

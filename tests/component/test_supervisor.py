@@ -80,11 +80,11 @@ sys.exit(main.main(sys.argv[2:]))
 """
 
 
-def fake_command(script: str, plan: ProcessPlan, zookeeper: str) -> list[str]:
+def fake_command(script: str, plan: ProcessPlan, zookeeper: str, tls_dir: Path | None) -> list[str]:
     """The real command line with another program in front."""
     if plan.data_dir is not None:
         plan.data_dir.mkdir(parents=True, exist_ok=True)
-    return [sys.executable, "-S", script, *service_command(plan, zookeeper)[1:]]
+    return [sys.executable, "-S", script, *service_command(plan, zookeeper, tls_dir)[1:]]
 
 
 def write_fake(folder: Path) -> str:

@@ -1,6 +1,6 @@
 """A whole cluster whose services know one another by certificates: renewed, stolen, revoked.
 
-The services are real processes of `duramen run --identities`. What a stolen key can do is asked of
+The services are real processes of `duramen run --security on`. What a stolen key can do is asked of
 their data ports by hand. Source: docs/protocol/identity.md "The folder", "Who may call what
 inside".
 """
@@ -49,7 +49,7 @@ _CALL_US: Final = 5 * SECOND
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
-    flags = ("--identities", "--sequencers", "2", "--no-restart")
+    flags = ("--security", "on", "--sequencers", "2", "--no-restart")
     with running_cluster(tmp_path / "c", *flags) as running:
         yield running
 

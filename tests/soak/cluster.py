@@ -30,8 +30,8 @@ class SoakCluster(ChaosCluster):
         self.cold.mkdir(parents=True)
         super().__init__(folder, layout, on_event)
 
-    def _make_command(self, plan: ProcessPlan, zookeeper: str) -> list[str]:
-        command = quick(super()._make_command(plan, zookeeper))
+    def _make_command(self, plan: ProcessPlan, zookeeper: str, tls_dir: Path | None) -> list[str]:
+        command = quick(super()._make_command(plan, zookeeper, tls_dir))
         if plan.role in _WITH_ARCHIVE:
             command += ["--cold-store", self.cold.as_uri()]
         return command

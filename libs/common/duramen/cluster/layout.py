@@ -124,8 +124,8 @@ class ProcessPlan:
     @property
     def data_url(self) -> str:
         """Where it serves."""
-        is_secure = self.has_identity and self.role in ("bookie", "sequencer")
-        scheme = "tcp" if self.role == "zookeeper" else "https" if is_secure else "http"
+        has_tls = self.has_identity and self.role in ("bookie", "sequencer")
+        scheme = "tcp" if self.role == "zookeeper" else "https" if has_tls else "http"
         return f"{scheme}://{HOST}:{self.ports.data}"
 
     @property
@@ -191,7 +191,7 @@ def plan_cluster(
     base_port: int | None,
     has_zookeeper: bool,
     remembered: Mapping[str, ListenPorts],
-    has_identities: bool = False,
+    is_secure: bool = False,
     is_free: Callable[[int], bool] = is_free_port,
     pick: Callable[[], int] = pick_free_port,
 ) -> list[ProcessPlan]:
@@ -203,7 +203,7 @@ def plan_cluster(
         has_zookeeper: whether a ZooKeeper server belongs to the cluster.
         remembered: id → ports of the last run, used again where they are free, unless there is a
             base that says others.
-        has_identities: whether each service has one.
+        is_secure: whether each service has one.
 
     Raises:
         LayoutError: the base leaves no room, a port of it is taken, or no port is free.
@@ -248,7 +248,7 @@ def plan_cluster(
                 ports=ListenPorts(data, admin),
                 log_file=folder / "logs" / f"{node_id}.log",
                 data_dir=folder / node_id if has_data else None,
-                has_identity=has_identities and role != "zookeeper",
+                has_identity=is_secure and role != "zookeeper",
             )
         )
     return plans

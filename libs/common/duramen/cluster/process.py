@@ -48,19 +48,26 @@ class RestartPauses:
         return self._last_us / SECOND
 
 
-def service_command(plan: ProcessPlan, zookeeper: str) -> list[str]:
-    """The command line of a service; pure."""
+def service_command(plan: ProcessPlan, zookeeper: str, tls_dir: Path | None = None) -> list[str]:
+    """The command line of a service; pure.
+
+    Args:
+        tls_dir: the folder of its identity; None: it has none.
+    """
     command = [sys.executable, "-m", f"duramen_{plan.role}.main"]
     command += ["--cluster", CLUSTER_NAME, "--id", plan.node_id, "--host", HOST]
     command += ["--data-port", str(plan.ports.data), "--admin-port", str(plan.ports.admin)]
     command += ["--zookeeper", zookeeper, "--region", plan.region, "--rack", plan.rack]
-    command += ["--security", "none"]
+    if tls_dir is None:
+        command += ["--security", "none"]
+    else:
+        command += ["--security", "on", "--tls-dir", str(tls_dir)]
     if plan.data_dir is not None:
         command += ["--data-dir", str(plan.data_dir)]
     return command
 
 
-def prepare_command(plan: ProcessPlan, zookeeper: str) -> list[str]:
+def prepare_command(plan: ProcessPlan, zookeeper: str, tls_dir: Path | None = None) -> list[str]:
     """The command line of any process; makes its folder and writes ZooKeeper's configuration.
 
     Raises:
@@ -69,7 +76,7 @@ def prepare_command(plan: ProcessPlan, zookeeper: str) -> list[str]:
     if plan.data_dir is not None:
         plan.data_dir.mkdir(parents=True, exist_ok=True)
     if plan.role != "zookeeper":
-        return service_command(plan, zookeeper)
+        return service_command(plan, zookeeper, tls_dir)
     assert plan.data_dir is not None
     command = server_command(find_java(), find_jars())
     write_configuration(plan.data_dir, plan.ports.data)

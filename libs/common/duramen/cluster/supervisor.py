@@ -101,7 +101,7 @@ class ClusterOptions:
     call the proxies. `public_names`: what else services are called, as behind a reverse proxy.
     `is_gossiping`: whether sequencers find out together who of them answers.
     `keeps_metadata_logs`: whether metadata of released segments leave ZooKeeper.
-    `has_identities`: whether the services know one another by certificates of a CA in the folder.
+    `is_secure`: whether the services have identities, of a CA in the folder.
     `cold_store`: URL of the archive; None is the folder `cold` beside the data, which is made.
     """
 
@@ -118,7 +118,7 @@ class ClusterOptions:
     cold_store: str | None = None
     is_gossiping: bool = True
     keeps_metadata_logs: bool = True
-    has_identities: bool = False
+    is_secure: bool = False
 
 
 class Supervisor:
@@ -128,7 +128,7 @@ class Supervisor:
         self,
         options: ClusterOptions,
         on_event: Callable[[ClusterEvent], None],
-        make_command: Callable[[ProcessPlan, str], list[str]] = prepare_command,
+        make_command: Callable[[ProcessPlan, str, Path | None], list[str]] = prepare_command,
     ) -> None:
         self._options = options
         self._folder = options.folder.absolute()
@@ -138,7 +138,7 @@ class Supervisor:
         self._children: list[Child] = []
         self._keepers: dict[str, asyncio.Task[None]] = {}
         self._zookeeper = options.zookeeper or ""
-        self._identities = LocalIdentities(self._folder) if options.has_identities else None
+        self._identities = LocalIdentities(self._folder) if options.is_secure else None
         self._renewing: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
         self._stopping = asyncio.Event()
@@ -180,7 +180,7 @@ class Supervisor:
             base_port=self._options.base_port,
             has_zookeeper=self._options.zookeeper is None,
             remembered=remembered,
-            has_identities=self._options.has_identities,
+            is_secure=self._options.is_secure,
         )
         self._children = [Child(plan) for plan in plans]
         if self._options.zookeeper is None:
@@ -274,7 +274,9 @@ class Supervisor:
         node_id = child.plan.node_id
         while not self._stopping.is_set():
             try:
-                command = await asyncio.to_thread(self._make_command, child.plan, self._zookeeper)
+                command = await asyncio.to_thread(
+                    self._make_command, child.plan, self._zookeeper, self._find_identity(child.plan)
+                )
                 command += self._more_flags(child.plan)
                 if self._stopping.is_set():
                     return
@@ -316,9 +318,12 @@ class Supervisor:
             flags.append("--no-metadata-logs")
         if plan.role in ("sequencer", "readproxy"):
             flags += ["--cold-store", self._cold_store]
-        if plan.role != "zookeeper" and self._identities is not None:
-            flags += ["--tls-dir", str(self._identities.folder_of(plan.node_id))]
         return flags
+
+    def _find_identity(self, plan: ProcessPlan) -> Path | None:
+        if self._identities is None or plan.role == "zookeeper":
+            return None
+        return self._identities.folder_of(plan.node_id)
 
     async def _watch(self, child: Child) -> None:
         """See one life of a process through, from its start to its end."""

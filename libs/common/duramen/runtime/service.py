@@ -5,8 +5,8 @@ and SIGINT stop it cleanly, `POST /v1/drain-and-stop` does the same, and a failu
 (`fail`) ends the process with status 1 and one clear sentence on stderr. So does a broken invariant
 that nobody took, in a process that decides what is stored.
 
-Until security comes as an issue of its own a service starts only with an explicit
-`--security none`. Called by `main` of each service. Source: docs/protocol/admin.md "Every service".
+A service starts only where `--security` says whether it has an identity. Called by `main` of each
+service. Source: docs/protocol/admin.md "Every service".
 """
 
 from __future__ import annotations
@@ -94,14 +94,17 @@ def parse_options(
     parser.add_argument("--zookeeper", required=True, help="HOST:PORT[,HOST:PORT…]")
     parser.add_argument("--region", default="local")
     parser.add_argument("--rack", default="r0")
-    parser.add_argument("--security", choices=["none"], required=True)
+    parser.add_argument(
+        "--security",
+        choices=["on", "none"],
+        required=True,
+        help="on: this node has an identity, in --tls-dir, and asks its callers for theirs",
+    )
     parser.add_argument(
         "--tls-dir",
         metavar="DIR",
         type=Path,
-        help="the folder of this node's identity (`duramen ca issue` makes one). With it the data "
-        "ports of bookies and sequencers speak TLS alone and answer nodes of the cluster; the "
-        "other ports and ZooKeeper are not guarded yet",
+        help="the folder of this node's identity (`duramen ca issue` makes one), for --security on",
     )
     parser.add_argument("--session-timeout-s", type=float, default=ZOOKEEPER_SESSION_S)
     parser.add_argument(
@@ -143,6 +146,8 @@ def parse_options(
             "webhdfs://host:port/directory (default: none)",
         )
     options = vars(parser.parse_args(argv))
+    if (options["security"] == "on") != (options["tls_dir"] is not None):
+        parser.error("give --tls-dir with --security on, and with it alone")
     repeated = ("ledger_dirs", "cors_origins", "public_names")
     lists = {name: tuple(options.get(name) or ()) for name in repeated}
     return ServiceOptions(role=role, **options | lists)

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from cyclopts import Parameter
 
@@ -89,13 +89,9 @@ _SessionOption = Annotated[
 _MetadataLogsOption = Annotated[
     bool, Parameter(help="metadata of released segments leave ZooKeeper for logs of their own")
 ]
-_IdentitiesOption = Annotated[
-    bool,
-    Parameter(
-        negative="",
-        help="a CA in --data gives each service a certificate, and the data ports of bookies and "
-        "sequencers answer those alone; other ports are not guarded yet",
-    ),
+_SecurityOption = Annotated[
+    Literal["on", "none"],
+    Parameter(help="on: a CA in --data gives each service a certificate, and ports ask who calls"),
 ]
 _FileOption = Annotated[
     Path | None, Parameter(help="the demo's file; without it Python's own library")
@@ -140,7 +136,7 @@ def run(
     restart: Annotated[bool, Parameter(help="start again what ends")] = True,
     gossip: _GossipOption = True,
     metadata_logs: _MetadataLogsOption = True,
-    identities: _IdentitiesOption = False,
+    security: _SecurityOption = "none",
     cors_origin: _OriginsOption = (),
     public_name: _NamesOption = (),
     cold_store: _ColdStoreOption = None,
@@ -173,7 +169,7 @@ def run(
         is_restarting=restart,
         is_gossiping=gossip,
         keeps_metadata_logs=metadata_logs,
-        has_identities=identities,
+        is_secure=security == "on",
         session_timeout_s=_parse_session_s(session_timeout),
         cors_origins=_check_each(parse_origin, "--cors-origin", cors_origin),
         public_names=_check_each(parse_name, "--public-name", public_name),
