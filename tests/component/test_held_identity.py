@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import pytest
 
-from duramen.runtime.identity import folder as folders
+from duramen.runtime.identity import generations
 from duramen.runtime.identity.folder import read_folder
 from duramen.runtime.identity.names import IdentityError, Role
 from duramen.runtime.security.held_identity import (
@@ -32,7 +32,7 @@ NODE: Final = ExpectedNode(Role.BOOKIE, "bookie-0")
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """No copy is under way here."""
-    monkeypatch.setattr(folders, "_SETTLING_S", 0.0)
+    monkeypatch.setattr(generations, "_SETTLING_S", 0.0)
 
 
 class Watching:

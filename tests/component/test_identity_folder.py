@@ -42,7 +42,7 @@ YEAR: Final = dt.timedelta(days=365)
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who waits for a copy to end waits in one test alone."""
-    monkeypatch.setattr(folders, "_SETTLING_S", 0.0)
+    monkeypatch.setattr(generations, "_SETTLING_S", 0.0)
 
 
 @pytest.fixture
@@ -145,8 +145,8 @@ def test_a_reader_never_sees_two_generations(
 ) -> None:
     """A key of one and a certificate of another would be refused. One that is overtaken twice
     finds files missing, and looks again."""
-    monkeypatch.setattr(folders, "_SETTLING_S", 20.0)
-    monkeypatch.setattr(folders, "_SETTLING_LOOK_S", 0.0)
+    monkeypatch.setattr(generations, "_SETTLING_S", 20.0)
+    monkeypatch.setattr(generations, "_SETTLING_LOOK_S", 0.0)
     renewals = [issue(ca) for _ in range(40)]
     known = {held.leaf.serial_number for held in [read_folder(node, NOW), *renewals]}
     stop = threading.Event()
@@ -177,7 +177,7 @@ def test_a_copy_that_goes_on_is_waited_for(
     node: Path, ca: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Copied file after file, as a person does: no link, and for a moment two generations."""
-    monkeypatch.setattr(folders, "_SETTLING_S", 20.0)
+    monkeypatch.setattr(generations, "_SETTLING_S", 20.0)
     plain = tmp_path / "plain"
     plain.mkdir()
     held = issue(ca)
@@ -190,7 +190,7 @@ def test_a_copy_that_goes_on_is_waited_for(
         if not missing.exists():
             write_folder(missing, held)
 
-    monkeypatch.setattr("duramen.runtime.identity.folder.time.sleep", finish)
+    monkeypatch.setattr("duramen.runtime.identity.generations.time.sleep", finish)
     assert read_folder(plain, NOW).leaf == held.leaf
     assert read_folder(missing, NOW).leaf == held.leaf
 
@@ -291,8 +291,8 @@ def test_a_link_that_leads_nowhere_is_looked_at_again_and_then_named(
         shutil.rmtree(path)
     with pytest.raises(IdentityError, match="leads to nothing"):
         read_folder(node, NOW)
-    monkeypatch.setattr(folders, "_SETTLING_S", 20.0)
-    patched = "duramen.runtime.identity.folder.time.sleep"
+    monkeypatch.setattr(generations, "_SETTLING_S", 20.0)
+    patched = "duramen.runtime.identity.generations.time.sleep"
     monkeypatch.setattr(patched, lambda _s: write_folder(node, held))
     assert read_folder(node, NOW).leaf == held.leaf
 
@@ -315,7 +315,7 @@ def test_a_folder_whose_list_went_first_has_not_no_list(
         return whole(place, now)
 
     monkeypatch.setattr(folders, "read_bundle", swap_first)
-    monkeypatch.setattr(folders, "_SETTLING_S", 20.0)
+    monkeypatch.setattr(generations, "_SETTLING_S", 20.0)
     with pytest.raises(IdentityError, match="is revoked"):
         read_folder(node, NOW)
 

@@ -187,6 +187,7 @@ class ReadProxy:
             "encodings": self.encodings.statistics(),
             "streams": self.streams.statistics(),
             "homes": self.homes.statistics(),
+            "public_certificate": self._server.statistics(),
             "security": None if self._security is None else self._security.statistics(),
         }
 

@@ -192,6 +192,7 @@ class WriteProxy:
             "auto_creation": self._auto_creator.statistics(),
             "forwarding": None if self._forwarder is None else self._forwarder.statistics(),
             "metadata": self._store.statistics(),
+            "public_certificate": self._server.statistics(),
             "security": None if self._security is None else self._security.statistics(),
             "members": None if self._observing is None else self._observing.statistics(),
         }

@@ -47,6 +47,7 @@ from duramen.runtime.public.calls import find_bodies
 from duramen.runtime.security.door import IDENTITY_HEADER, Door, NotAdmittedError
 from duramen.runtime.security.permitted_roles import Roles
 from duramen.runtime.security.process_security import ProcessSecurity
+from duramen.runtime.security.public_certificate import PublicCertificate
 from duramen.units import SECOND
 from duramen.wire.edge.gate import Bodies, Gate
 from duramen.wire.frame import FRAME_BYTES_HARD_MAX, RETRY_AFTER_HEADER, FrameError
@@ -186,7 +187,7 @@ class _BodyServer(abc.ABC):
         self._room = BodyRoom(limits.bodies_bytes, limits.bodies_waiting_count)
         self._embedded = EmbeddedServer(
             host, port, Interfaces.RSGI, self._on_request, limits,
-            security=None if guard is None else guard.security,
+            certificates=None if guard is None else guard.security,
         )  # fmt: skip
         self.request_count = 0
 
@@ -379,7 +380,7 @@ def _send(protocol: Any, answer: Answer) -> None:
 
 
 class PublicServer:
-    """ASGI server (FastAPI) for public REST, HTTP/1.1 and cleartext HTTP/2 on one port."""
+    """ASGI server (FastAPI) for public REST: HTTP/1.1 and HTTP/2 on one port, in clear or TLS."""
 
     def __init__(
         self,
@@ -389,9 +390,13 @@ class PublicServer:
         gate: Gate = _SHUT,
         *,
         limits: ServerLimits = PUBLIC_LIMITS,
+        certificate: PublicCertificate | None = None,
     ) -> None:
         gated = GatedApp(app, gate, find_bodies)
-        self._embedded = EmbeddedServer(host, port, Interfaces.ASGINL, ClearFraming(gated), limits)
+        self._certificate = certificate
+        self._embedded = EmbeddedServer(
+            host, port, Interfaces.ASGINL, ClearFraming(gated), limits, certificates=certificate
+        )
 
     @property
     def port(self) -> int:
@@ -401,10 +406,18 @@ class PublicServer:
     async def start(self) -> None:
         """Listen; returns once connections are accepted."""
         await self._embedded.start()
+        if self._certificate is not None:
+            self._certificate.start()
 
     async def stop(self) -> None:
         """Stop listening and end the open requests."""
         await self._embedded.stop()
+        if self._certificate is not None:
+            await self._certificate.stop()
+
+    def statistics(self) -> dict[str, int] | None:
+        """Changes of the certificate; None: there is none."""
+        return None if self._certificate is None else self._certificate.statistics()
 
 
 class AdminServer:

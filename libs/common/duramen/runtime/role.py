@@ -39,7 +39,8 @@ class ServiceOptions:
     Those from `data_dir` to `first_journal_file_bytes` are for bookies: docs/bookie.md. `advertise`
     is HOST:PORT under which others reach the data port, where it is not the one listened on; others
     reach the administration under the same host. `public_names` are further names that it is called
-    by, as behind an ingress: ADR 0025. `tls_dir` holds the identity: docs/protocol/identity.md.
+    by, as behind an ingress: ADR 0025. `tls_dir` holds the identity, and `public_tls_dir` the
+    certificate of a proxy's public port: docs/protocol/identity.md.
     `weight`
     is a sequencer's: its share of the logs, relative to the others'. `audit_interval_us` and
     `lost_bookie_grace_us` are a sequencer's, for when it is the auditor: docs/protocol/repair.md.
@@ -67,6 +68,7 @@ class ServiceOptions:
     session_timeout_s: float
     data_dir: Path | None
     tls_dir: Path | None = None
+    public_tls_dir: Path | None = None
     journal_dir: Path | None = None
     ledger_dirs: tuple[Path, ...] = ()
     accept_new_incarnation: bool = False
@@ -97,8 +99,9 @@ class ServiceOptions:
     def data_url(self, port: int | None = None) -> str:
         """Where others reach the data plane that listens on `port` (default: `data_port`)."""
         listening = f"{self.host}:{self.data_port if port is None else port}"
-        is_secure = self.tls_dir is not None and self.role in ("bookie", "sequencer")
-        return f"{'https' if is_secure else 'http'}://{self.advertise or listening}"
+        is_inside = self.role in ("bookie", "sequencer")
+        folder = self.tls_dir if is_inside else self.public_tls_dir
+        return f"{'http' if folder is None else 'https'}://{self.advertise or listening}"
 
     def admin_url(self) -> str:
         """Where others reach the administration: the host of the data plane, and our own port."""

@@ -94,18 +94,7 @@ def parse_options(
     parser.add_argument("--zookeeper", required=True, help="HOST:PORT[,HOST:PORT…]")
     parser.add_argument("--region", default="local")
     parser.add_argument("--rack", default="r0")
-    parser.add_argument(
-        "--security",
-        choices=["on", "none"],
-        required=True,
-        help="on: this node has an identity, in --tls-dir, and asks its callers for theirs",
-    )
-    parser.add_argument(
-        "--tls-dir",
-        metavar="DIR",
-        type=Path,
-        help="the folder of this node's identity (`duramen ca issue` makes one), for --security on",
-    )
+    _add_security_options(parser)
     parser.add_argument("--session-timeout-s", type=float, default=ZOOKEEPER_SESSION_S)
     parser.add_argument(
         "--advertise",
@@ -153,6 +142,21 @@ def parse_options(
     return ServiceOptions(role=role, **options | lists)
 
 
+def _add_security_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--security",
+        choices=["on", "none"],
+        required=True,
+        help="on: this node has an identity, in --tls-dir, and asks its callers for theirs",
+    )
+    parser.add_argument(
+        "--tls-dir",
+        metavar="DIR",
+        type=Path,
+        help="the folder of this node's identity (`duramen ca issue` makes one), for --security on",
+    )
+
+
 def _parse_address(text: str) -> str:
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
@@ -175,6 +179,14 @@ def _parse_origin(text: str) -> str:
 
 
 def _add_proxy_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--public-tls-dir",
+        metavar="DIR",
+        type=Path,
+        help="the folder of the public port's certificate: tls.crt with its chain, tls.key, and, "
+        "where the cluster's CA has not issued it, ca.crt with what proxies trust for one another; "
+        "read again when it changes (default: the port speaks HTTP in clear)",
+    )
     parser.add_argument(
         "--no-forwarding",
         dest="is_forwarding",

@@ -16,8 +16,9 @@ import dataclasses
 import logging
 import resource
 import socket
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from granian.constants import HTTPModes, Interfaces, SSLProtocols
 from granian.http import HTTP1Settings, HTTP2Settings
@@ -34,7 +35,6 @@ from duramen.limits import (
     KEEP_ALIVE_TIMEOUT_US,
 )
 from duramen.runtime.security.private_copies import ServerFiles
-from duramen.runtime.security.process_security import ProcessSecurity
 from duramen.units import KIB, MIB, MS, SECOND
 
 _STREAM_WINDOW_BYTES: Final = FRAME_BYTES_MAX
@@ -61,6 +61,19 @@ class ServerLimits:
     bodies_bytes: int = BODIES_BYTES_MAX
     bodies_waiting_count: int = BODIES_WAITING_COUNT_MAX
     body_timeout_us: int = BODY_TIMEOUT_US
+
+
+class Certificates(Protocol):
+    """Where a server has its certificate, and hears that there is another one."""
+
+    def write_server_files(self) -> ServerFiles:
+        """Files for one more server; to be given back."""
+
+    def remove_server_files(self, files: ServerFiles) -> None:
+        """A server has ended."""
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """Call this after files have changed."""
 
 
 def fit_connections(wanted_count: int) -> int:
@@ -91,7 +104,7 @@ class _Running(NamedTuple):
 
 
 class EmbeddedServer:
-    """Granian inside this event loop; with security it speaks TLS, and renews itself."""
+    """Granian inside this event loop; with certificates it speaks TLS, and renews itself."""
 
     def __init__(
         self,
@@ -101,7 +114,7 @@ class EmbeddedServer:
         target: Any,
         limits: ServerLimits,
         *,
-        security: ProcessSecurity | None = None,
+        certificates: Certificates | None = None,
     ) -> None:
         self._reserved = _reserve_port(host, port)
         self.port: int = self._reserved.getsockname()[1]
@@ -109,13 +122,13 @@ class EmbeddedServer:
         self._interface = interface
         self._target = target
         self._limits = limits
-        self._security = security
+        self._certificates = certificates
         self._running: _Running | None = None
         self._leaving: set[asyncio.Task[None]] = set()
         self._renewing = asyncio.Lock()
         self._is_stopping = False
-        if security is not None:
-            security.on_change(self._want_renewal)
+        if certificates is not None:
+            certificates.on_change(self._want_renewal)
 
     async def start(self) -> None:
         """Listen; returns once connections are accepted."""
@@ -144,7 +157,7 @@ class EmbeddedServer:
         await asyncio.gather(*self._leaving, return_exceptions=True)
 
     def _launch(self) -> _Running:
-        files = None if self._security is None else self._security.write_server_files()
+        files = None if self._certificates is None else self._certificates.write_server_files()
         server = _Granian(
             self._target,
             address=self._host,
@@ -213,15 +226,19 @@ class EmbeddedServer:
             for task in late:
                 task.cancel()
         finally:
-            if self._security is not None and running.files is not None:
-                self._security.remove_server_files(running.files)
+            if self._certificates is not None and running.files is not None:
+                self._certificates.remove_server_files(running.files)
 
 
 def _read_tls_options(files: ServerFiles) -> dict[str, Any]:
-    return {
+    options = {
         "ssl_cert": files.certificate,
         "ssl_key": files.key,
         "ssl_protocol_min": SSLProtocols.tls13,
+    }
+    if files.bundle is None:
+        return options
+    return options | {
         "ssl_ca": files.bundle,
         # No list at all is another thing to the library than a list that is empty.
         "ssl_crl": list(files.lists) or None,

@@ -13,7 +13,6 @@ from __future__ import annotations
 import datetime as dt
 import os
 import stat
-import time
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -41,6 +40,7 @@ from duramen.runtime.identity.certificates import (
 from duramen.runtime.identity.generations import (
     UnsettledError,
     locked,
+    read_settled,
     resolve,
     write_generation,
 )
@@ -55,8 +55,6 @@ AUTHORITY_KEY_FILE: Final = "ca.key"
 
 ANCHOR_COUNT_MAX: Final = 4
 _FILE_BYTES_MAX: Final = 1 << 20
-_SETTLING_S: Final = 2.0
-_SETTLING_LOOK_S: Final = 0.1
 _LIST_MARK: Final = b"-----BEGIN X509 CRL-----"
 
 
@@ -85,14 +83,7 @@ def read_folder(folder: Path, now: dt.datetime) -> HeldIdentity:
     Raises:
         IdentityError: a file is missing, too open, not readable, or not to be trusted.
     """
-    deadline_s = time.monotonic() + _SETTLING_S
-    while True:
-        try:
-            return _read_once(folder, now)
-        except UnsettledError as error:
-            if time.monotonic() >= deadline_s:
-                raise IdentityError(str(error)) from None
-        time.sleep(_SETTLING_LOOK_S)
+    return read_settled(lambda: _read_once(folder, now))
 
 
 def _read_once(folder: Path, now: dt.datetime) -> HeldIdentity:
@@ -124,7 +115,7 @@ def read_bundle(place: Path, now: dt.datetime) -> Bundle:
     """
     path = place / BUNDLE_FILE
     try:
-        anchors = tuple(x509.load_pem_x509_certificates(_read(path)))
+        anchors = tuple(x509.load_pem_x509_certificates(read_file(path)))
     except UNREADABLE:
         raise IdentityError(f"{path} holds no certificates in PEM") from None
     if not 1 <= len(anchors) <= ANCHOR_COUNT_MAX:
@@ -150,7 +141,7 @@ def read_key(path: Path) -> Key:
     Raises:
         IdentityError: it is too open, or no such key.
     """
-    content = _read(path, is_secret=True)
+    content = read_file(path, is_secret=True)
     try:
         key = load_pem_private_key(content, password=None)
     except UNREADABLE:
@@ -177,7 +168,7 @@ def _see_one_in_time(path: Path, anchors: tuple[x509.Certificate, ...], now: dt.
 def _read_lists(path: Path, bundle: Bundle) -> tuple[x509.CertificateRevocationList, ...]:
     """One list for each anchor, in their order; none where there is no file."""
     try:
-        content = _read(path)
+        content = read_file(path)
     except UnsettledError:
         return ()
     try:
@@ -201,12 +192,18 @@ def _split_lists(content: bytes) -> list[bytes]:
 
 def _load_leaf(path: Path) -> x509.Certificate:
     try:
-        return x509.load_pem_x509_certificates(_read(path))[0]
+        return x509.load_pem_x509_certificates(read_file(path))[0]
     except UNREADABLE:
         raise IdentityError(f"{path} holds no certificate in PEM") from None
 
 
-def _read(path: Path, *, is_secret: bool = False) -> bytes:
+def read_file(path: Path, *, is_secret: bool = False) -> bytes:
+    """What a file of such a folder holds; nobody else may read a secret.
+
+    Raises:
+        UnsettledError: it is missing.
+        IdentityError: it cannot be read, is too open, or too long.
+    """
     try:
         with path.open("rb") as file:
             if is_secret:
@@ -277,7 +274,7 @@ def write_bundle(folder: Path, domain: str, bundle: Bundle, now: dt.datetime) ->
             raise IdentityError(f"{place / LEAF_FILE} {error}") from None
         if identity.domain != domain:
             raise IdentityError(f"{folder} is of {identity}, of another cluster")
-        files = {name: _read(place / name) for name in (KEY_FILE, LEAF_FILE)}
+        files = {name: read_file(place / name) for name in (KEY_FILE, LEAF_FILE)}
         write_generation(folder, files | encode_bundle(bundle))
     try:
         judge_leaf(leaf, bundle, domain, now)

@@ -4,7 +4,7 @@ The layout is a kubelet's: `..data` links to the folder of the generation that c
 to its name below `..data`. So a Secret that is mounted and a folder that we write are read alike.
 The generation before stays until the next one, for who is about to read it.
 
-Called by `folder` and `authority`. Source: docs/protocol/identity.md "The folder".
+Called by `folder`, `public_folder` and `authority`. Source: docs/protocol/identity.md "The folder".
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ import fcntl
 import os
 import shutil
 import stat
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from duramen.runtime.folders import sync_folder
 from duramen.runtime.identity.names import IdentityError
@@ -24,11 +25,32 @@ from duramen.runtime.identity.names import IdentityError
 LINK: Final = "..data"
 _LOCK_FILE: Final = ".lock"
 _OWN_MODE: Final = 0o700
+_SETTLING_S: Final = 2.0
+_SETTLING_LOOK_S: Final = 0.1
 _OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
+
+
+T = TypeVar("T")
 
 
 class UnsettledError(IdentityError):
     """What is wrong may be right in a moment."""
+
+
+def read_settled(read: Callable[[], T]) -> T:
+    """What `read` gives, once nobody is copying any more; blocks for 2 s at most.
+
+    Raises:
+        IdentityError: that of the last try.
+    """
+    deadline_s = time.monotonic() + _SETTLING_S
+    while True:
+        try:
+            return read()
+        except UnsettledError as error:
+            if time.monotonic() >= deadline_s:
+                raise IdentityError(str(error)) from None
+        time.sleep(_SETTLING_LOOK_S)
 
 
 def resolve(folder: Path) -> Path:

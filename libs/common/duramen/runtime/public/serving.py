@@ -30,6 +30,7 @@ from duramen.runtime.public.forwarding import Forwarder
 from duramen.runtime.public.openapi import encode_document, make_document
 from duramen.runtime.rest import METHODS, Endpoint, LeanRoute, add_route, refuse_method
 from duramen.runtime.role import ServiceOptions, StartRefusedError
+from duramen.runtime.security.public_certificate import open_public_certificate
 
 DOCUMENT_PATHS: Final = ("/v1/openapi.json", "/openapi.json")
 _VERB_PATH: Final = f"{LOG_PATH}:{{verb}}"
@@ -77,13 +78,18 @@ def _refuse_unknown(app: FastAPI) -> None:
 
 
 def make_public_server(app: FastAPI, options: ServiceOptions) -> PublicServer:
-    """The server of a complete application, for the pages and names that its options allow."""
+    """The server of a complete application, for the pages and names that its options allow.
+
+    Raises:
+        StartRefusedError: the folder of its certificate holds none that can be used.
+    """
     return PublicServer(
         options.host,
         options.data_port,
         allow_origins(app, options.cors_origins),
         options.make_gate(options.cors_origins),
         limits=ServerLimits(connection_count=options.connection_count),
+        certificate=open_public_certificate(options),
     )
 
 

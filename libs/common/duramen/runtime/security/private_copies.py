@@ -5,7 +5,7 @@ client trusts what `SSL_CERT_FILE` and `SSL_CERT_DIR` name while it is made, bes
 given. Both get copies of what was judged, never the folder itself, in a folder that nobody else
 may enter.
 
-Called by `process_security`. Source: docs/protocol/identity.md "TLS".
+Called by `process_security` and `public_certificate`. Source: docs/protocol/identity.md "TLS".
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Final, NamedTuple
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from duramen.runtime.identity.folder import HeldIdentity, encode_bundle, encode_key
+from duramen.runtime.identity.public_folder import HeldCertificate
 
 _VARIABLES: Final = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 _TRUSTED: Final = "trusted.crt"
@@ -31,12 +32,16 @@ _BUNDLE: Final = "ca.crt"
 
 
 class ServerFiles(NamedTuple):
-    """What a server that asks for certificates is started with; `lists`: one for each anchor."""
+    """What a server is started with.
+
+    `bundle` is by what it judges the certificates of its callers, None: it asks for none; `lists`
+    has one for each anchor.
+    """
 
     certificate: Path
     key: Path
-    bundle: Path
-    lists: tuple[Path, ...]
+    bundle: Path | None = None
+    lists: tuple[Path, ...] = ()
 
 
 class PrivateCopies:
@@ -68,10 +73,8 @@ class PrivateCopies:
                     os.environ[name] = value
 
     def write(self, held: HeldIdentity) -> ServerFiles:
-        """Another set of files for a server."""
-        self._number += 1
-        place = self._folder / str(self._number)
-        place.mkdir()
+        """Another set of files for a server that asks for certificates."""
+        place = self._make_place()
         lists = []
         try:
             _write(place / _CERTIFICATE, held.leaf.public_bytes(Encoding.PEM))
@@ -84,6 +87,23 @@ class PrivateCopies:
             shutil.rmtree(place, ignore_errors=True)
             raise
         return ServerFiles(place / _CERTIFICATE, place / _KEY, place / _BUNDLE, tuple(lists))
+
+    def write_public(self, held: HeldCertificate) -> ServerFiles:
+        """Another set of files for a server that asks for none."""
+        place = self._make_place()
+        try:
+            _write(place / _CERTIFICATE, held.chain)
+            _write(place / _KEY, held.key)
+        except OSError:
+            shutil.rmtree(place, ignore_errors=True)
+            raise
+        return ServerFiles(place / _CERTIFICATE, place / _KEY)
+
+    def _make_place(self) -> Path:
+        self._number += 1
+        place = self._folder / str(self._number)
+        place.mkdir()
+        return place
 
     def remove(self, files: ServerFiles) -> None:
         """No server reads these any more."""

@@ -1,0 +1,140 @@
+"""The certificate of a public port, as its folder has it now.
+
+A look every two seconds reads the folder anew; what is good takes the place of what was there, and
+servers are told. What is not is told once, and the former one stays, also past its end: clients
+see that by themselves, and other clients may come another way.
+
+Called by the wiring of both proxies. Source: docs/protocol/identity.md "Public ports".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from prometheus_client import Counter, Gauge
+
+from duramen.runtime.identity.names import IdentityError
+from duramen.runtime.identity.public_folder import HeldCertificate, read_public_folder
+from duramen.runtime.role import ServiceOptions, StartRefusedError
+from duramen.runtime.security.held_identity import LOOK_S
+from duramen.runtime.security.private_copies import PrivateCopies, ServerFiles
+
+_LOG: Final = logging.getLogger(__name__)
+_REFUSED: Final = Counter(
+    "duramen_public_certificate_refused",
+    "Generations of the folder of the public port's certificate that could not be used",
+)
+_EXPIRES: Final = Gauge(
+    "duramen_public_certificate_expires_seconds", "Until the public port's certificate ends"
+)
+
+
+class PublicCertificate:
+    """What a public port shows.
+
+    Args:
+        folder: it lies there.
+        held: as it was read at the start.
+    """
+
+    def __init__(self, folder: Path, held: HeldCertificate) -> None:
+        self.held = held
+        self._folder = folder
+        self._copies = PrivateCopies()
+        self._listeners: list[Callable[[], None]] = []
+        self._told: str | None = None
+        self._is_told = True
+        """Whether what is held now has reached every server."""
+        self._change_count = 0
+        self._refused_count = 0
+        self._task: asyncio.Task[None] | None = None
+        self._show_end()
+
+    def start(self) -> None:
+        """Look at the folder from now on."""
+        self._task = asyncio.create_task(self._look_for_ever())
+
+    async def stop(self) -> None:
+        """The end: no server shows it any more."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        self._copies.close()
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """Call this after there is another certificate."""
+        self._listeners.append(listener)
+
+    def write_server_files(self) -> ServerFiles:
+        """Files for one more server; to be given back."""
+        return self._copies.write_public(self.held)
+
+    def remove_server_files(self, files: ServerFiles) -> None:
+        """A server has ended."""
+        self._copies.remove(files)
+
+    async def look(self) -> None:
+        """Take over what the folder holds now, if it can be used."""
+        try:
+            found = await asyncio.to_thread(read_public_folder, self._folder, _now())
+        except IdentityError as error:
+            self._tell(str(error))
+        else:
+            self._told = None
+            if found != self.held:
+                self.held = found
+                self._change_count += 1
+                self._is_told = False
+        self._show_end()
+        if not self._is_told:
+            # What fails, as on a full disk, is tried again at the next look.
+            for listener in self._listeners:
+                listener()
+            self._is_told = True
+
+    def statistics(self) -> dict[str, int]:
+        """Changes that counted, and looks that found something to refuse."""
+        return {"changes": self._change_count, "refused": self._refused_count}
+
+    async def _look_for_ever(self) -> None:
+        while True:
+            try:
+                await self.look()
+            except Exception:
+                _LOG.exception("a look at %s failed: another one follows", self._folder)
+            await asyncio.sleep(LOOK_S)
+
+    def _tell(self, refusal: str) -> None:
+        """Once for each finding, not once for each look."""
+        if refusal != self._told:
+            self._refused_count += 1
+            _REFUSED.inc()
+            _LOG.error("the public port's certificate stays as it was: %s", refusal)
+        self._told = refusal
+
+    def _show_end(self) -> None:
+        _EXPIRES.set((self.held.leaf.not_valid_after_utc - _now()).total_seconds())
+
+
+def open_public_certificate(options: ServiceOptions) -> PublicCertificate | None:
+    """The certificate of a proxy's public port; None: it speaks HTTP in clear.
+
+    Raises:
+        StartRefusedError: its folder gives none.
+    """
+    folder = options.public_tls_dir
+    if folder is None:
+        return None
+    try:
+        return PublicCertificate(folder, read_public_folder(folder, _now()))
+    except IdentityError as error:
+        raise StartRefusedError(str(error)) from None
+
+
+def _now() -> dt.datetime:
+    return dt.datetime.now(dt.UTC)
