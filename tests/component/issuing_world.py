@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import ipaddress
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from duramen.runtime.identity.authority import begin_authority, open_authority
 from duramen.runtime.identity.certificates import LEAF_LIFE, Authority, Places
@@ -42,6 +42,19 @@ class IssuingWorld:
             held = authority.issue(identity, read_time(), places=HERE, life=life)
             write_folder(out, held)
         return out
+
+    def step(self, step: Literal["announce", "switch", "retire"]) -> None:
+        """One step from one CA to another, of which both nodes hear."""
+        with open_authority(self.ca, read_time()) as authority:
+            match step:
+                case "announce":
+                    authority.announce(read_time())
+                case "switch":
+                    authority.switch(read_time(), is_known_everywhere=True)
+                case "retire":
+                    authority.retire(read_time(), is_wanted_now=True)
+            for folder in (self.server, self.caller):
+                write_bundle(folder, DOMAIN, authority.bundle, read_time())
 
     def revoke(self, name: str, *told: Path) -> None:
         """Revoke what was issued to a node; `told` are the folders that hear of it."""

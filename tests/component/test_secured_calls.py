@@ -291,6 +291,45 @@ def test_a_renewal_of_either_side_loses_no_call(tmp_path: Path) -> None:
     run(scenario)
 
 
+def test_one_ca_takes_the_place_of_another_and_back_without_a_lost_call(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        world = IssuingWorld(tmp_path)
+        async with pair(world) as both:
+            stopping = asyncio.Event()
+            count = 0
+
+            async def call_on() -> None:
+                nonlocal count
+                while not stopping.is_set():
+                    await both.call()
+                    count += 1
+
+            async def look() -> None:
+                for security in (both.node.security, both.security):
+                    await security._watched.look()
+                    await let_pass(0.1, what="calls between two steps")
+
+            async def renew() -> None:
+                for role, name in (("bookie", "bookie-0"), ("sequencer", "sequencer-0")):
+                    world.issue(role, name)
+                    await look()
+
+            calling = asyncio.create_task(call_on())
+            for step in ("announce", "switch", "switch", "switch", "retire"):
+                world.step(step)
+                await look()
+                await renew()
+            stopping.set()
+            await calling
+            told = [one.statistics() for one in (both.node.security, both.security)]
+            assert [(len(one["anchors"]), one["issuer"]) for one in told] == [
+                (1, one["anchors"][0]) for one in told
+            ]
+            assert count > 20
+
+    run(scenario)
+
+
 def test_who_is_revoked_is_refused_once_the_node_knows(tmp_path: Path) -> None:
     async def scenario() -> None:
         world = IssuingWorld(tmp_path)

@@ -174,7 +174,7 @@ def test_an_identity_of_another_cluster_is_a_stranger_whoever_signed_it(
     for domain, is_known in ((DOMAIN, True), (_OTHER_DOMAIN, False)):
         identity = make_identity(domain, "operator", "admin")
         with open_authority(guarded.issuer.ca, now) as kept:
-            leaf = issue_leaf(kept._authority, identity, key.public_key(), now)
+            leaf = issue_leaf(kept._signers[0], identity, key.public_key(), now)
         whole.write_bytes(encode_whole(HeldIdentity(identity, key, leaf, kept.bundle)))
         context = _anybody(guarded)
         context.load_cert_chain(whole)

@@ -66,7 +66,20 @@ HANDED_OVER = (
 """Become another program, whose arguments and codes these are."""
 
 OF_FOLDERS = (
-    *(f"ca {verb}" for verb in ("init", "issue", "revoke", "publish", "list", "show")),
+    *(
+        f"ca {verb}"
+        for verb in (
+            "init",
+            "issue",
+            "revoke",
+            "publish",
+            "announce",
+            "switch",
+            "retire",
+            "list",
+            "show",
+        )
+    ),
     *("access apply", "access check"),
 )
 """Ask nobody: `tests/component/test_identity_folder.py` has what they do."""

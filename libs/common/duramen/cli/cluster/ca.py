@@ -54,6 +54,9 @@ T = TypeVar("T")
 ca_app: Final = App(name="ca", help="Keep the certificate authority of a cluster in a folder.")
 
 AuthorityFolder = Annotated[Path, Parameter(help="of the CA; nobody else may read it")]
+ParentOption = Annotated[
+    Path | None, Parameter(help="ca.crt and ca.key of a CA that signs this one")
+]
 
 
 @ca_app.command
@@ -65,9 +68,7 @@ def init(
     zookeeper: ZooKeeperOption = None,
     cluster: ClusterOption = None,
     data: DataOption = DATA_DEFAULT,
-    parent: Annotated[
-        Path | None, Parameter(help="ca.crt and ca.key of a CA that signs this one")
-    ] = None,
+    parent: ParentOption = None,
     replace: Annotated[
         bool, Parameter(negative="", help="the CA that lies there was lost or stolen")
     ] = False,
@@ -189,6 +190,71 @@ def publish(
     return code
 
 
+@ca_app.command
+def announce(
+    folder: AuthorityFolder,
+    /,
+    *folders: Annotated[Path, Parameter(help="folders of identities that are to trust it")],
+    parent: ParentOption = None,
+    json: JsonOption = False,
+) -> int:
+    """Make a second CA, to take the place of the first; the folders given trust both from now on.
+
+    Give every process's folder, here or by `publish`. After a day `switch` issues by the second
+    one. `retire` takes it back.
+
+    Exit codes: 0 made; 1 there are two already, a folder did not take it, or failed; 2 usage.
+    """
+    from duramen.runtime.identity.authority import read_authority
+
+    now = _now()
+    signer = None if parent is None else read_authority(parent, now)
+    with _open(folder) as authority:
+        authority.announce(now, signer)
+        return _report_authorities(authority, folders, is_json=json)
+
+
+@ca_app.command
+def switch(
+    folder: AuthorityFolder,
+    /,
+    *,
+    now: Annotated[
+        bool, Parameter(negative="", help="every process trusts both, though it is not a day")
+    ] = False,
+    json: JsonOption = False,
+) -> int:
+    """Issue by the other of two CAs from now on; once more, and it is the former again.
+
+    What the former issued stays valid: `issue` anew for every process, then `retire` the former.
+
+    Exit codes: 0 switched; 1 there is one CA, the other is known for too short a time, or failed; 2
+    usage.
+    """
+    with _open(folder) as authority:
+        authority.switch(_now(), is_known_everywhere=now)
+        return _report_authorities(authority, (), is_json=json)
+
+
+@ca_app.command
+def retire(
+    folder: AuthorityFolder,
+    /,
+    *folders: Annotated[Path, Parameter(help="folders of identities that are to hear of it")],
+    now: Annotated[
+        bool, Parameter(negative="", help="also if certificates of it are valid still")
+    ] = False,
+    json: JsonOption = False,
+) -> int:
+    """Trust no more the one of two CAs that does not issue; the folders given hear of it.
+
+    Exit codes: 0 retired; 1 certificates of it are valid, there is one CA, or failed; 2 usage.
+    """
+    with _open(folder) as authority:
+        authority.retire(_now(), is_wanted_now=now)
+        return _report_authorities(authority, folders, is_json=json)
+
+
 @ca_app.command(name="list")
 def list_issued(folder: AuthorityFolder, /, *, json: JsonOption = False) -> int:
     """List what a certificate authority issued, and what of it is revoked.
@@ -202,6 +268,7 @@ def list_issued(folder: AuthorityFolder, /, *, json: JsonOption = False) -> int:
                 "identity": one.identity,
                 "serial": f"{one.serial:x}",
                 "ends": _format_time(one.ends),
+                "issuer": one.issuer,
                 "revoked": one.serial in revoked,
             }
             for one in authority.list_issued()
@@ -210,7 +277,7 @@ def list_issued(folder: AuthorityFolder, /, *, json: JsonOption = False) -> int:
         print_json({"domain": authority.domain, "issued": rows})
     else:
         cells = [[str(cell) for cell in row.values()] for row in rows]
-        print_table(("identity", "serial", "ends", "revoked"), cells)
+        print_table(("identity", "serial", "ends", "issuer", "revoked"), cells, ("issuer",))
     return ExitCode.OK
 
 
@@ -237,15 +304,31 @@ def show(
 
 
 def _describe(held: HeldIdentity) -> dict[str, Any]:
+    from duramen.runtime.identity.certificates import find_issuer, list_anchors
+
     return {
         "identity": str(held.identity),
         "serial": f"{held.leaf.serial_number:x}",
         "begins": _format_time(held.leaf.not_valid_before_utc),
         "renew_at": _format_time(held.renew_at),
         "ends": _format_time(held.leaf.not_valid_after_utc),
-        "anchor_count": len(held.bundle.anchors),
+        "issuer": find_issuer(held.leaf, held.bundle),
+        "anchors": list_anchors(held.bundle),
         "revoked_count": sum(len(one) for one in held.bundle.lists),
     }
+
+
+def _report_authorities(
+    authority: KeptAuthority, folders: tuple[Path, ...], *, is_json: bool
+) -> ExitCode:
+    from duramen.runtime.identity.certificates import list_anchors
+
+    anchors = list_anchors(authority.bundle)
+    if is_json:
+        print_json({"domain": authority.domain, "issuer": anchors[0], "anchors": anchors})
+    trusted = f", and {anchors[1]} is trusted" if len(anchors) > 1 else " and nobody else"
+    say(f"the CA {anchors[0]} issues{trusted}, by whoever has the new bundle")
+    return _publish(authority, folders)
 
 
 def _format_time(moment: dt.datetime) -> str:

@@ -312,6 +312,17 @@ def judge_time(certificate: x509.Certificate, now: dt.datetime) -> None:
         )
 
 
+def list_anchors(bundle: Bundle) -> list[str]:
+    """What people tell CAs apart by: their serials, in hexadecimal digits."""
+    return [f"{anchor.serial_number:x}" for anchor in bundle.anchors]
+
+
+def find_issuer(leaf: x509.Certificate, bundle: Bundle) -> str | None:
+    """The serial of the CA that issued a certificate; None: it is none of the bundle's."""
+    found = (one for one in bundle.anchors if _is_issued_by(leaf, one))
+    return next((f"{one.serial_number:x}" for one in found), None)
+
+
 def when_to_renew(leaf: x509.Certificate) -> dt.datetime:
     """The end of the first two thirds of its life."""
     begins, ends = leaf.not_valid_before_utc, leaf.not_valid_after_utc

@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from pyreqwest.client import Client, ClientBuilder
 
 from duramen.runtime.identity.callers import Callers, OwnHeaders
+from duramen.runtime.identity.certificates import find_issuer, list_anchors
 from duramen.runtime.identity.folder import HeldIdentity, encode_key
 from duramen.runtime.identity.names import Identity, IdentityError, Role
 from duramen.runtime.role import ServiceOptions, StartRefusedError
@@ -128,9 +129,12 @@ class ProcessSecurity:
             self._headers.shift(receiver, float(their_time), _now())
 
     def statistics(self) -> dict[str, Any]:
-        """Every table and counter."""
+        """Whom it trusts, and every table and counter."""
+        held = self._watched.held
         return {
             "identity": str(self.identity),
+            "issuer": find_issuer(held.leaf, held.bundle),
+            "anchors": list_anchors(held.bundle),
             "folder": self._watched.statistics(),
             "callers": self._callers.statistics(),
             "peers": self.peers.statistics(),
