@@ -13,9 +13,11 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Final
 
+import prometheus_client
 import pytest
 
 from duramen.runtime.identity import generations
+from duramen.runtime.identity.certificates import LEAF_LIFE, list_anchors
 from duramen.runtime.identity.folder import read_folder
 from duramen.runtime.identity.names import IdentityError, Role
 from duramen.runtime.security.held_identity import (
@@ -80,6 +82,14 @@ def test_a_new_certificate_counts_and_the_same_one_is_no_news(tmp_path: Path) ->
     assert watching.watched.held.leaf != before.leaf
     assert watching.watched.held.key.public_key() == watching.watched.held.leaf.public_key()
     assert watching.look() == (1, 0)
+    ((metric, left_s),) = [
+        (sample.labels, sample.value)
+        for family in prometheus_client.REGISTRY.collect()
+        for sample in family.samples
+        if sample.name == "duramen_identity_expires_seconds"
+    ]
+    assert [metric["issuer"]] == list_anchors(before.bundle)
+    assert 0 < left_s <= LEAF_LIFE.total_seconds()
 
 
 def test_what_is_revoked_counts_at_once_and_who_is_revoked_itself_ends(tmp_path: Path) -> None:

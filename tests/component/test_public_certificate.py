@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import httpx
+import prometheus_client
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -241,6 +242,11 @@ def test_what_cannot_be_used_is_told_once_and_the_former_one_stays(tmp_path: Pat
             await certificate.look()
             assert certificate.statistics() == {"changes": 0, "refused": 1}
             assert await asyncio.to_thread(read_shown, server.port, issuer.trust()) == former
+            left_s = prometheus_client.REGISTRY.get_sample_value(
+                "duramen_public_certificate_expires_seconds",
+                {"serial": f"{former.serial_number:x}"},
+            )
+            assert left_s is not None and 0 < left_s < DAY.total_seconds()
 
     asyncio.run(scenario())
 

@@ -316,6 +316,32 @@ TRAFFIC = [
         {of_operator("duramen_operator_archive_mismatches", policy="all"): "3x5 0x10"},
     ),
 ]
+SECURITY = [
+    Case(
+        "DuramenIdentityEnds",
+        {of_bookie("duramen_identity_expires_seconds", issuer="5a"): "99000-60x30"},
+        "20m",
+        BOOKIE,
+        "the certificate of main-0 ends in 1d 3h 10m 0s",
+        {of_bookie("duramen_identity_expires_seconds", issuer="5a"): "120000-60x30"},
+    ),
+    Case(
+        "DuramenPublicCertificateEnds",
+        {series("duramen_public_certificate_expires_seconds", pod="w-0", serial="7"): "600-60x30"},
+        "20m",
+        {**CLUSTER, "pod": "w-0"},
+        "the public port's certificate of w-0 ends in -10m 0s",
+        {series("duramen_public_certificate_expires_seconds", pod="w-0", serial="7"): "100800x30"},
+    ),
+    Case(
+        "DuramenCallersRefused",
+        {of_bookie("duramen_callers_refused_total", why="unknown"): "0+120x30"},
+        "20m",
+        BOOKIE,
+        "main-0 refuses 2 calls a second for who calls",
+        {of_bookie("duramen_callers_refused_total", why="unknown"): "0+60x30"},
+    ),
+]
 PROCESSES = [
     Case(
         "DuramenServerDown",
@@ -401,4 +427,4 @@ PROCESSES = [
         },
     ),
 ]
-CASES = (*DATA, *BOOKIES, *TRAFFIC, *PROCESSES)
+CASES = (*DATA, *BOOKIES, *TRAFFIC, *SECURITY, *PROCESSES)

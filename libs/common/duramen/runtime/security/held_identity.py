@@ -21,6 +21,7 @@ from prometheus_client import Counter, Gauge
 from duramen.runtime.identity.certificates import (
     Bundle,
     CertificateRefusedError,
+    find_issuer,
     judge_leaf,
     number_of,
 )
@@ -35,8 +36,9 @@ _REFUSED: Final = Counter(
     "duramen_identity_refused", "Generations of the identity's folder that were not to be trusted"
 )
 _EXPIRES: Final = Gauge(
-    "duramen_identity_expires_seconds", "Until the certificate of this process ends"
+    "duramen_identity_expires_seconds", "Until the certificate of this process ends", ["issuer"]
 )
+"""By the serial of its CA. A process without an identity has no series."""
 
 
 class ExpectedNode(NamedTuple):
@@ -105,7 +107,9 @@ class WatchedIdentity:
             self._change_count += 1
             self._is_told = False
         leaf, domain = self.held.leaf, self.held.identity.domain
-        _EXPIRES.set((leaf.not_valid_after_utc - now).total_seconds())
+        _EXPIRES.clear()
+        issuer = find_issuer(leaf, self.held.bundle) or "none"
+        _EXPIRES.labels(issuer).set((leaf.not_valid_after_utc - now).total_seconds())
         try:
             judge_leaf(leaf, self.held.bundle, domain, now)
         except CertificateRefusedError as error:

@@ -30,8 +30,11 @@ _REFUSED: Final = Counter(
     "Generations of the folder of the public port's certificate that could not be used",
 )
 _EXPIRES: Final = Gauge(
-    "duramen_public_certificate_expires_seconds", "Until the public port's certificate ends"
+    "duramen_public_certificate_expires_seconds",
+    "Until the public port's certificate ends",
+    ["serial"],
 )
+"""A process that shows none has no series."""
 
 
 class PublicCertificate:
@@ -118,7 +121,10 @@ class PublicCertificate:
         self._told = refusal
 
     def _show_end(self) -> None:
-        _EXPIRES.set((self.held.leaf.not_valid_after_utc - _now()).total_seconds())
+        leaf = self.held.leaf
+        _EXPIRES.clear()
+        left = leaf.not_valid_after_utc - _now()
+        _EXPIRES.labels(f"{leaf.serial_number:x}").set(left.total_seconds())
 
 
 def open_public_certificate(options: ServiceOptions) -> PublicCertificate | None:
