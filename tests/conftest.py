@@ -6,8 +6,9 @@ waiting for it after pytest's closing line, and CI silent until its own limit.
 
 import faulthandler
 import gc
+import resource
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 
 import pytest
 
@@ -71,3 +72,12 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput"):
         return
     faulthandler.dump_traceback_later(EXIT_WITHIN_S, exit=True, file=sys.stderr)
+
+
+@pytest.fixture
+def many_files() -> Iterator[None]:
+    """A test with thousands of connections has an end of each in this process."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -11,7 +11,7 @@ import datetime as dt
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,6 +36,8 @@ from tests.pauses import let_pass
 from tests.unit.identities import DOMAIN, usage
 
 PrivateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
+STALLED_COUNT: Final = 2_000
+HALF_A_HELLO: Final = bytes.fromhex("16030100c8010000c40303")
 DAY: Final = dt.timedelta(days=1)
 
 
@@ -227,6 +229,30 @@ def test_another_certificate_is_shown_and_no_call_is_lost(tmp_path: Path) -> Non
             stopping.set()
             await calling
             assert count > 20
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.usefixtures("many_files")
+def test_who_never_ends_a_handshake_keeps_nobody_out_and_is_sent_away(tmp_path: Path) -> None:
+    """Half of them say nothing, and half begin to say hello."""
+    issuer = Issuer()
+    issuer.fill(tmp_path / "public")
+
+    async def scenario() -> None:
+        async with serving(tmp_path / "public") as (server, _), AsyncExitStack() as open_ones:
+            trust, stalled = issuer.trust(), []
+            for index in range(STALLED_COUNT):
+                reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+                open_ones.callback(writer.close)
+                if index % 2:
+                    writer.write(HALF_A_HELLO)
+                stalled.append(reader)
+            for _ in range(5):
+                async with asyncio.timeout(1):
+                    await asyncio.to_thread(read_shown, server.port, trust)
+            async with asyncio.timeout(30):
+                await asyncio.gather(*(reader.read() for reader in stalled))
 
     asyncio.run(scenario())
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import resource
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
@@ -24,19 +23,15 @@ from tests.process.cluster import create_log, run, running_cluster
 from tests.process.history import History
 
 # Quiet: what looks connections up in /proc has ten thousand more to read meanwhile.
-pytestmark = [pytest.mark.process, pytest.mark.zookeeper, pytest.mark.quiet]
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.zookeeper,
+    pytest.mark.quiet,
+    pytest.mark.usefixtures("many_files"),
+]
 
 IDLE: Final = {"sequencer-0": 1_200, "writeproxy-0": 4_300, "readproxy-0": 4_300}
 AT_ONCE: Final = 100
-
-
-@pytest.fixture(autouse=True)
-def many_files() -> Iterator[None]:
-    """This process has one end of each connection."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @asynccontextmanager
