@@ -19,10 +19,10 @@ from duramen.core.log_node import LogNode
 from duramen.errors import DuramenError
 from duramen.runtime.cold import ColdStore, open_cold_store
 from duramen.runtime.stores.metadata_store import MetadataError, MetadataStore
-from duramen.runtime.stores.zookeeper_store import ZooKeeperStore
 from duramen.wire.metadata_json import MetadataJsonError, Paths
-from duramen_spark.archive.bookie_source import BookieSource, ClusterAddress
+from duramen_spark.archive.bookie_source import BookieSource
 from duramen_spark.archive.cluster_nodes import ClusterNodes
+from duramen_spark.cluster_address import open_store
 from duramen_spark.places import ClusterPlace
 
 
@@ -47,8 +47,8 @@ async def connect(place: ClusterPlace) -> AsyncIterator[Connection]:
             `invalid_argument`: no URL of a cold store; `internal`: a node cannot be read.
     """
     store = open_cold_store(place.cold_store)
-    metadata = ZooKeeperStore(place.zookeeper)
-    address = ClusterAddress(place.zookeeper, place.cluster, place.region, place.rack)
+    address = place.address
+    metadata = open_store(address)
     paths = Paths(place.cluster)
     try:
         async with report_waiting(f"ZooKeeper at {place.zookeeper}", say):

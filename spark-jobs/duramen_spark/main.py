@@ -16,6 +16,7 @@ from cyclopts import App
 from duramen import __version__
 from duramen.cli.shell.frame import run_app
 from duramen.cli.shell.help import PLAIN, unfold_help
+from duramen.runtime.identity.names import IdentityError
 from duramen_spark.commands.archive import archive
 from duramen_spark.commands.compact import compact
 from duramen_spark.commands.export import export
@@ -37,7 +38,7 @@ unfold_help(app)
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one job; gives its exit code."""
-    return run_app(app, argv)
+    return run_app(app, argv, failures=(IdentityError,))
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from cyclopts import Parameter
 
 from duramen.cli.command import DATA_DEFAULT, UsageError
 from duramen.cluster.cluster_file import read_document
+from duramen_spark.cluster_address import ClusterAddress
 
 
 @Parameter(name="*")
@@ -32,6 +33,13 @@ class PlaceOptions:
     ] = None
     region: Annotated[str, Parameter(help="where this runs: replicas near it are read first")] = ""
     rack: Annotated[str, Parameter(help="the same")] = ""
+    identity: Annotated[
+        Path | None,
+        Parameter(
+            help="folder of an archive's identity, where ZooKeeper and bookies ask for one; on "
+            "each machine that a part of the job runs on"
+        ),
+    ] = None
     data: Annotated[Path, Parameter(help="folder of a duramen run, for its cluster.json")] = (
         DATA_DEFAULT
     )
@@ -45,6 +53,12 @@ class ClusterPlace(NamedTuple):
     cold_store: str
     region: str
     rack: str
+    identity: str | None = None
+
+    @property
+    def address(self) -> ClusterAddress:
+        """What each part of a job is told."""
+        return ClusterAddress(self.zookeeper, self.cluster, self.region, self.rack, self.identity)
 
 
 def find_place(options: PlaceOptions | None) -> ClusterPlace:
@@ -65,4 +79,5 @@ def find_place(options: PlaceOptions | None) -> ClusterPlace:
         if not isinstance(store, str):
             raise UsageError("--cold-store: cluster.json names none, so say where the archive is")
         where = str(document.get("zookeeper")), given.cluster or str(document.get("cluster")), store
-    return ClusterPlace(*where, given.region, given.rack)
+    identity = None if given.identity is None else str(given.identity.absolute())
+    return ClusterPlace(*where, given.region, given.rack, identity)

@@ -27,13 +27,13 @@ from duramen.wire.cold.manifest import Manifest, Ranges
 from duramen.wire.cold.paths import manifest_path
 from duramen.wire.entry import check_entry, read_entry_info
 from duramen.wire.metadata_json import Paths, encode_log, encode_node, encode_segment
-from duramen_spark.archive.bookie_source import ClusterAddress
 from duramen_spark.archive.cluster_nodes import ClusterNodes
 from duramen_spark.archive.commit import read_stored_manifest
 from duramen_spark.archive.digests import SourceError
 from duramen_spark.archive.driver import ArchiveRun, Options
 from duramen_spark.archive.part_task import PartResult, PartTask, run_task
 from duramen_spark.archive.report import RunReport
+from duramen_spark.cluster_address import ClusterAddress
 from duramen_spark.runner import RunnerFailed
 from tests.component.moved_segments import MovedSegments
 from tests.unit.cold_entries import EPOCH, LOG, START_SEQ_NUM, SegmentBytes, make_every_kind

@@ -20,8 +20,9 @@ from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
 from duramen.wire.entry import check_entry
 from duramen.wire.metadata_json import encode_node
 from duramen.wire.record_batch import encode_batch
-from duramen_spark.archive.bookie_source import BookieSource, ClusterAddress
+from duramen_spark.archive.bookie_source import BookieSource
 from duramen_spark.archive.digests import SourceError
+from duramen_spark.cluster_address import ClusterAddress
 from tests.component.readproxy_world import PATHS, A, B, C, D, FakeBookie
 from tests.unit.cold_entries import EPOCH, LEDGER, LOG, SegmentBytes
 

@@ -30,9 +30,10 @@ from duramen.wire.edge.batch_codec import Codec
 from duramen.wire.metadata_json import Paths
 from duramen.wire.record_batch import BatchProducer, Header, encode_batch
 from duramen.wire.record_json import DeliveredRecord
-from duramen_spark.archive.bookie_source import BookieSource, ClusterAddress
+from duramen_spark.archive.bookie_source import BookieSource
 from duramen_spark.archive.cluster_nodes import ClusterNodes
 from duramen_spark.archive.commit import read_stored_manifest
+from duramen_spark.cluster_address import ClusterAddress
 from tests.process.cluster import LocalCluster, run
 from tests.process.copies import close_segment
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from random import SystemRandom
 from types import TracebackType
 from typing import Final, Protocol, Self
@@ -29,33 +28,21 @@ from duramen.core.segment_base import SegmentBase
 from duramen.core.status import BookieStatus
 from duramen.ids import EntryId, Member
 from duramen.limits import OVERLOADED_PAUSE_US, READ_BYTES_MAX, READ_TIMEOUT_US
+from duramen.runtime.http_client import PeerClient
+from duramen.runtime.identity.names import Role
 from duramen.runtime.reading.bookies import Bookies, RangeFetcher, read_clock_us
 from duramen.runtime.reading.cache import EntryCache
+from duramen.runtime.security.process_security import learn_role
 from duramen.runtime.stores.metadata_store import MetadataStore
-from duramen.runtime.stores.zookeeper_store import ZooKeeperStore
 from duramen.units import MIB, SECOND
 from duramen.wire.bookie_calls import ReadRange, ServiceClass
 from duramen.wire.entry import read_entry_info
 from duramen.wire.metadata_json import Paths
 from duramen_spark.archive.digests import PATIENCE_US, DigestReader, SourceError
+from duramen_spark.cluster_address import ClusterAddress, open_security, open_store
 
 _CACHE_BYTES: Final = 1 * MIB
 """Every entry is read once: there is nothing to keep."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterAddress:
-    """Where a cluster is, and where its reader is.
-
-    Attributes:
-        zookeeper: `host:port,host:port…`.
-        cluster: its name in ZooKeeper.
-    """
-
-    zookeeper: str
-    cluster: str
-    region: str = ""
-    rack: str = ""
 
 
 class EntrySource(Protocol):
@@ -76,14 +63,23 @@ class EntrySource(Protocol):
 
 
 class BookieSource:
-    """The bookies of one cluster; `async with` connects and leaves."""
+    """The bookies of one cluster; `async with` connects and leaves.
+
+    Raises:
+        IdentityError: the address names a folder that holds no identity for this.
+    """
 
     def __init__(self, address: ClusterAddress, store: MetadataStore | None = None) -> None:
         self._paths = Paths(address.cluster)
         self._owns_store = store is None
-        self._store = store or ZooKeeperStore(address.zookeeper)
+        self._security = None if address.identity is None else open_security(address.identity)
+        self._store = store or open_store(address)
         here = Place(address.region, address.rack)
-        self._bookies = Bookies(self._store, self._paths.available, here, SystemRandom())
+        self._client = PeerClient(self._security)
+        self._bookies = Bookies(
+            self._store, self._paths.available, here, SystemRandom(),
+            client=self._client, learn=learn_role(self._security, Role.BOOKIE),
+        )  # fmt: skip
         self._fetcher = RangeFetcher(self._bookies, EntryCache(_CACHE_BYTES))
 
     async def __aenter__(self) -> Self:
@@ -95,6 +91,8 @@ class BookieSource:
         try:
             if self._owns_store:
                 await self._store.start()
+            if self._security is not None:
+                self._security.start()
             await self._bookies.start()
         except BaseException:
             await self._close()
@@ -114,6 +112,8 @@ class BookieSource:
     async def _close(self) -> None:
         if self._owns_store:
             await self._store.close()
+        if self._security is not None:
+            await self._security.stop()
 
     async def read_run(
         self, segment: SegmentBase, first: EntryId, last: EntryId, bytes_max: int

@@ -30,7 +30,7 @@ from duramen.wire.cold.manifest import FilePart, Manifest, ManifestError
 from duramen.wire.cold.paths import attempt_folder, manifest_path
 from duramen.wire.cold.schema import ROW_GROUP_BYTES_MAX
 from duramen.wire.metadata_json import MetadataJsonError, encode_segment
-from duramen_spark.archive.bookie_source import ClusterAddress, EntrySource
+from duramen_spark.archive.bookie_source import EntrySource
 from duramen_spark.archive.cluster_nodes import ClusterNodes
 from duramen_spark.archive.commit import (
     SegmentOutcome,
@@ -49,6 +49,7 @@ from duramen_spark.archive.policy import ArchiveVerdict, Policy, find_lag_ms
 from duramen_spark.archive.recheck import is_due, recheck
 from duramen_spark.archive.report import RunReport
 from duramen_spark.archive.sweep import sweep
+from duramen_spark.cluster_address import ClusterAddress
 from duramen_spark.runner import Runner, RunnerFailed
 
 _steps = logging.getLogger("duramen.archive.steps")

@@ -30,9 +30,10 @@ from duramen.wire.cold.rebuild import ColdDataError
 from duramen.wire.entry import EntryError
 from duramen.wire.metadata_json import read_any_segment
 from duramen.wire.record_batch import BatchError
-from duramen_spark.archive.bookie_source import BookieSource, ClusterAddress, EntrySource
+from duramen_spark.archive.bookie_source import BookieSource, EntrySource
 from duramen_spark.archive.digests import SourceError
 from duramen_spark.archive.read_back import read_back
+from duramen_spark.cluster_address import ClusterAddress
 
 TRY_COUNT_MAX: Final = 100
 """Tries of one task: each has a file name of its own, since a killed one may still write."""

@@ -24,15 +24,15 @@ from duramen.cli.shell.waiting import report_waiting
 from duramen.errors import DuramenError
 from duramen.runtime.cold import open_cold_store
 from duramen.runtime.stores.metadata_store import MetadataError
-from duramen.runtime.stores.zookeeper_store import ZooKeeperStore
 from duramen.units import agree, parse_duration_us, parse_size_bytes
 from duramen.wire.cold.schema import ROW_GROUP_BYTES_MAX
 from duramen.wire.metadata_json import MetadataJsonError, Paths
-from duramen_spark.archive.bookie_source import BookieSource, ClusterAddress
+from duramen_spark.archive.bookie_source import BookieSource
 from duramen_spark.archive.cluster_nodes import ClusterNodes
 from duramen_spark.archive.driver import ArchiveRun, OnProgress, Options
 from duramen_spark.archive.policy import Policy
 from duramen_spark.archive.report import RunReport, write_metrics, write_summary
+from duramen_spark.cluster_address import open_store
 from duramen_spark.places import ClusterPlace, PlaceOptions, find_place
 from duramen_spark.runner import Runner, SparkRunner, ThreadRunner
 from duramen_spark.session import open_session
@@ -121,9 +121,9 @@ def _print(report: RunReport, *, is_json: bool) -> None:
 async def _run(
     place: ClusterPlace, runner: Runner, options: Options, on_progress: OnProgress
 ) -> RunReport:
-    address = ClusterAddress(place.zookeeper, place.cluster, place.region, place.rack)
+    address = place.address
     store = open_cold_store(place.cold_store)
-    metadata = ZooKeeperStore(place.zookeeper)
+    metadata = open_store(address)
     try:
         async with report_waiting(f"ZooKeeper at {place.zookeeper}", say):
             await metadata.start()

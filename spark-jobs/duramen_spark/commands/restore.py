@@ -58,6 +58,10 @@ def restore(
     if log_id is not None and not 0 < log_id <= LAST_LOG_ID:
         raise UsageError("--log-id is no log's")
 
+    found_place = find_place(place)
+    if found_place.identity is not None:
+        raise UsageError("--identity: bookies that ask who calls take no restored log yet")
+
     async def use(connection: Connection) -> Restored:
         cluster, store = source_cluster or connection.uuid, connection.store
         found = LogId(log_id) if log_id is not None else None
@@ -78,7 +82,7 @@ def restore(
             return await work.run()
 
     try:
-        restored = run_connected(find_place(place), use)
+        restored = run_connected(found_place, use)
     except RestoreError as error:
         say(f"duramen-spark: not restored: {error}")
         return ExitCode.FAILED
