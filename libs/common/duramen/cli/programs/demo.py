@@ -25,6 +25,7 @@ from duramen.cli.read import join_bodies
 from duramen.cli.shell.tables import align
 from duramen.client.bulk_append import BulkAppender, UncertainAppendError
 from duramen.client.bulk_read import BulkReader
+from duramen.client.credentials.local_cluster import find_local_credential
 from duramen.client.records import Records
 from duramen.client.rest_client import RestClient
 from duramen.client.retry import repeat_while_refused
@@ -114,8 +115,9 @@ async def run_demo(
     document = state.to_json()
     log = f"demo-{int(time.time())}"
     say(f"appending {source.path} ({source.size_bytes:,} bytes) to {NAMESPACE}/{log} …")
-    write_client = RestClient(document["write_url"])
-    read_client = RestClient(document["read_url"])
+    credential = find_local_credential(folder)
+    write_client = RestClient(document["write_url"], credential=credential)
+    read_client = RestClient(document["read_url"], credential=credential)
     appender = BulkAppender(write_client, NAMESPACE, log, timeout_s=TIMEOUT_S)
     reader = BulkReader(read_client, NAMESPACE, log, timeout_s=TIMEOUT_S)
     read_sha256 = fault = None
