@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import shlex
 import sysconfig
 import time
 from collections.abc import Callable
@@ -211,8 +212,8 @@ async def _read(reader: BulkReader, path: Path) -> str:
     return digest.hexdigest()
 
 
-def show_demo(result: DemoResult) -> None:
-    """Print the result for people."""
+def show_demo(result: DemoResult, curl_file: Path) -> None:
+    """Print the result for people; `curl_file`: shows who calls, where the cluster asks."""
     print("Demo\n")
     for line in align(_list_facts(result)):
         print(line)
@@ -220,9 +221,10 @@ def show_demo(result: DemoResult) -> None:
     records = f"/v1/namespaces/{namespace}/logs/{log}/records"
     content = "-H 'content-type: application/json'"
     body = '{"records": [{"body": "hello"}]}'
+    curl = f"curl -s -K {shlex.quote(str(curl_file))}" if curl_file.is_file() else "curl -s"
     print("\nTry:")
-    print(f"  curl -s '{result.read_url}{records}?from=tail-3'")
-    print(f"  curl -s {content} -d '{body}' {result.write_url}{records}", flush=True)
+    print(f"  {curl} '{result.read_url}{records}?from=tail-3'")
+    print(f"  {curl} {content} -d '{body}' {result.write_url}{records}", flush=True)
 
 
 def _list_facts(result: DemoResult) -> list[tuple[str, str]]:

@@ -35,7 +35,7 @@ from duramen.cli.command import (
 )
 from duramen.cli.programs.demo import run_demo, show_demo
 from duramen.cli.shell.waiting import TOLD_AFTER_S
-from duramen.client.credentials.local_cluster import find_local_credential
+from duramen.client.credentials.local_cluster import CURL_FILE, find_local_credential
 from duramen.client.retry import repeat_while_refused
 from duramen.cluster.cluster_file import ClusterState
 from duramen.cluster.layout import REGION, ClusterSize
@@ -265,7 +265,7 @@ async def _serve(
         if is_json:
             print_json({"event": "demo"} | result.to_json())
         else:
-            show_demo(result)
+            show_demo(result, options.folder / CURL_FILE)
         if demo.is_once:
             return ExitCode.OK if result.is_good else ExitCode.FAILED
     if not is_json:
