@@ -48,7 +48,7 @@ def find_url(cluster: LocalCluster) -> str:
     return f"{state['write_url']},{state['read_url']}"
 
 
-def test_the_examples_of_the_page_run(cluster: LocalCluster) -> None:
+def test_the_examples_of_the_page_run(cluster: LocalCluster, tmp_path: Path) -> None:
     url = cluster.state()["write_url"]  # one is enough: the proxy sends on what it does not serve
     names: dict[str, Any] = {"__name__": "sdk"}
     for example in read_examples():
@@ -69,6 +69,11 @@ def test_the_examples_of_the_page_run(cluster: LocalCluster) -> None:
         assert counted == dict.fromkeys([b"page 0", b"page 1", b"page 2"], 100)
         async with names["connect_carefully"](url) as client:
             assert (await client.log("shop/orders").tail()).seq_num == 2_007
+        (tmp_path / "token").write_text("asked for by nobody here", encoding="ascii")
+        with pytest.raises(DuramenError, match="holds no token"):
+            await names["count_namespaces"](url, tmp_path / "token")
+        (tmp_path / "token").write_text("a-token", encoding="ascii")
+        assert await names["count_namespaces"](url, tmp_path / "token") >= 1
         zookeeper = cluster.state()["zookeeper"]
         found = await names["write_strictly"](zookeeper, [b"a", b"b", b"c"])
         assert found == [b"b", b"c"]

@@ -29,6 +29,8 @@ class FakeProxy(http.server.ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.answers: dict[str, dict[str, Any] | DuramenError] = {}
         self.asked: list[tuple[str, Any]] = []
+        self.shown: list[str | None] = []
+        """What stood in the header of authorization, call by call."""
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
 
 
@@ -54,6 +56,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def _answer(self, body: Any) -> None:
         self.server.asked.append((self.path, body))
+        self.server.shown.append(self.headers.get("authorization"))
         answer = self.server.answers[self.path]
         is_refused = isinstance(answer, DuramenError)
         data = json.dumps(answer.problem() if isinstance(answer, DuramenError) else answer).encode()

@@ -84,9 +84,13 @@ OF_FOLDERS = (
 )
 """Ask nobody: `tests/component/test_identity_folder.py` has what they do."""
 
+OF_CONTEXTS = tuple(f"context {verb}" for verb in ("add", "use", "list", "remove", "env"))
+"""`test_cli_contexts` has what they do."""
+
 OF_THIS_MACHINE = (
     *("run", "completion", "apply", "verify", "log rebuild"),
     *OF_FOLDERS,
+    *OF_CONTEXTS,
     *HANDED_OVER,
 )
 """Ask no proxy, or something else first."""

@@ -32,6 +32,7 @@ from duramen.cli.command import (
     DATA_DEFAULT,
     URL_VARIABLE,
     ExitCode,
+    FoundUrl,
     UsageError,
     check_standard_input,
     find_url,
@@ -138,7 +139,7 @@ def append(
 
 
 async def _append(
-    url: str,
+    server: FoundUrl,
     name: tuple[str, str],
     source: LineSource,
     *,
@@ -148,7 +149,7 @@ async def _append(
     on_history: Callable[[dict[str, Any]], None] | None,
     is_json: bool,
 ) -> int:
-    client = open_client(url)
+    client = open_client(server)
     appender = BulkAppender(
         client, *name, timeout_s=timeout_s, on_progress=on_progress, on_history=on_history
     )

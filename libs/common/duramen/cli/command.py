@@ -1,9 +1,12 @@
 """What every command shares: exit codes, where the cluster is, how a run is framed.
 
-Where a proxy is: `--url`, else the environment's DURAMEN_URL, else cluster.json in the folder
-`--data` of a `duramen run`. Messages for people go to stderr, results to stdout.
+Where a proxy is: `--url`, else the environment's DURAMEN_URL, else the context in use, else
+cluster.json in the folder of a `duramen run` (before the context where `--data` names another one).
+What is shown to it comes from where its URL came from. Messages for people go to stderr, results to
+stdout.
 
 Called by the modules of the commands only; the flags that they share are in `cli.arguments`.
+Source: docs/cli.md, docs/protocol/credentials.md "How clients show it".
 """
 
 from __future__ import annotations
@@ -13,14 +16,23 @@ import os
 import shutil
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 import orjson
 import uvloop
 
+from duramen.cli.context.kept_contexts import read_contexts
 from duramen.cli.shell.tables import lay_out
 from duramen.cli.shell.waiting import WaitNotice
+from duramen.client.credentials.credential import NOTHING_SHOWN, Credential
+from duramen.client.credentials.local_cluster import (
+    FOLDER_DEFAULT,
+    find_credential_of,
+    find_local_credential,
+)
+from duramen.client.credentials.tokens import TokenFile
 from duramen.client.rest_client import RestClient
 from duramen.cluster.cluster_file import read_document
 from duramen.errors import DuramenError
@@ -31,7 +43,10 @@ ProxyKind = Literal["write_url", "read_url", "admin_url"]
 
 URL_VARIABLE: Final = "DURAMEN_URL"
 ADMIN_URL_VARIABLE: Final = "DURAMEN_ADMIN_URL"
-DATA_DEFAULT: Final = Path(".duramen")
+TOKEN_FILE_VARIABLE: Final = "DURAMEN_TOKEN_FILE"
+IDENTITY_VARIABLE: Final = "DURAMEN_IDENTITY"
+CA_VARIABLE: Final = "DURAMEN_CA"
+DATA_DEFAULT: Final = FOLDER_DEFAULT
 
 
 class ExitCode(enum.IntEnum):
@@ -64,29 +79,72 @@ class UsageError(Exception):
     """The command line makes no sense; the text says why and how to write it."""
 
 
-def find_url(url: str | None, data: Path, kind: ProxyKind) -> str:
+class FoundUrl(NamedTuple):
+    """A server, and what is shown to it."""
+
+    url: str
+    credential: Credential = NOTHING_SHOWN
+
+
+def find_url(url: str | None, data: Path, kind: ProxyKind) -> FoundUrl:
     """The URL of the proxy that a command needs; `admin_url` has a variable of its own.
 
     Raises:
         UsageError: what is given is no URL.
+        ContextError: the file of contexts cannot be used.
         ClusterFileError: nothing is given and no local cluster is found.
     """
-    variable = ADMIN_URL_VARIABLE if kind == "admin_url" else URL_VARIABLE
-    given = (("the flag", url), (f"${variable}", os.environ.get(variable)))
-    place, found = next(
-        (pair for pair in given if pair[1]),
-        ("cluster.json", None),
-    )
-    if found is None:
-        found = read_document(data.absolute()).get(kind)
+    is_admin = kind == "admin_url"
+    variable = ADMIN_URL_VARIABLE if is_admin else URL_VARIABLE
+    for place, given in (("the flag", url), (f"${variable}", os.environ.get(variable))):
+        if given:
+            found = _check_url(given, place)
+            return FoundUrl(found, _find_given_credential(found, data, is_admin=is_admin))
+    # Who names a folder means it; the one below the current folder is there by itself.
+    chosen = read_contexts().find(None) if data == DATA_DEFAULT else None
+    if chosen is not None:
+        name, context = chosen
+        kept = context.admin_url if is_admin else context.url
+        if kept is None:
+            flag = "--admin-url" if is_admin else "--url"
+            raise UsageError(f"the context {name} has no {flag}: give it to duramen context add")
+        found = _check_url(kept, f"the context {name}")
+        return FoundUrl(found, context.make_credential(is_admin=is_admin))
+    found = _check_url(read_document(data.absolute()).get(kind), "cluster.json")
+    return FoundUrl(found, find_local_credential(data.absolute(), is_admin=is_admin))
+
+
+def _check_url(found: object, place: str) -> str:
     if not isinstance(found, str) or not found.startswith(("http://", "https://")):
         raise UsageError(f"{found!r} of {place} is no URL: write such as http://127.0.0.1:7301")
     return found
 
 
-def open_client(url: str) -> RestClient:
-    """A client of that server; who waits for it for long is told so on standard error."""
-    return RestClient(url, observer=WaitNotice(url, say))
+def _find_given_credential(url: str, data: Path, *, is_admin: bool) -> Credential:
+    """What the environment says is shown to a URL of the line or the environment; else what the
+    folder of a local cluster has for it."""
+    path = os.environ.get(IDENTITY_VARIABLE if is_admin else TOKEN_FILE_VARIABLE)
+    if not path:
+        credential = find_credential_of(url, data.absolute(), is_admin=is_admin)
+    elif is_admin:
+        credential = Credential(identity=Path(path))
+    else:
+        credential = Credential(token=TokenFile(Path(path)))
+    ca = os.environ.get(CA_VARIABLE)
+    return replace(credential, ca=Path(ca)) if ca else credential
+
+
+def open_client(server: FoundUrl, *, is_quiet: bool = False) -> RestClient:
+    """A client of that server; who waits for it for long is told so on standard error.
+
+    Args:
+        is_quiet: nothing is said.
+
+    Raises:
+        DuramenError: what is to be shown cannot be used, or not there.
+    """
+    observer = None if is_quiet else WaitNotice(server.url, say)
+    return RestClient(server.url, observer=observer, credential=server.credential)
 
 
 def parse_argument(parse: Any, text: str) -> Any:

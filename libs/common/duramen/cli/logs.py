@@ -28,6 +28,7 @@ from duramen.cli.arguments import (
 from duramen.cli.command import (
     DATA_DEFAULT,
     ExitCode,
+    FoundUrl,
     UsageError,
     find_url,
     name_copysets,
@@ -274,11 +275,11 @@ def maintenance(
     return ExitCode.OK if answer.get("is_settled") else ExitCode.FAILED
 
 
-def call_proxy(url: str, use: Callable[[RestClient], Awaitable[Any]]) -> Any:
+def call_proxy(server: FoundUrl, use: Callable[[RestClient], Awaitable[Any]]) -> Any:
     """What `use` makes of a client of that proxy."""
 
     async def run() -> Any:
-        client = open_client(url)
+        client = open_client(server)
         try:
             return await use(client)
         finally:

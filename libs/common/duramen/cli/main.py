@@ -24,6 +24,7 @@ from duramen.cli.cluster.placement import placement_app
 from duramen.cli.cluster.rebuild import rebuild
 from duramen.cli.cluster.repair import accept_loss, disruption, drain, rebalance, repair_app
 from duramen.cli.cluster.verify import verify
+from duramen.cli.context.commands import context_app
 from duramen.cli.declare.apply import apply
 from duramen.cli.declare.namespaces import namespace_app
 from duramen.cli.live.sql import sql
@@ -69,6 +70,7 @@ for repair_command in (repair_app, drain, rebalance, disruption, accept_loss):
     app.command(repair_command)
 for live_command in (top, sql, apply, make_completion(app)):
     app.command(live_command)
+app.command(context_app)
 app.command(ca_app)
 app.command(access_app)
 app.command(archive_app)

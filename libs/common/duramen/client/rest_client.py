@@ -3,33 +3,37 @@
 One object speaks to one proxy (write or read), over kept-alive HTTP/1.1, so that any ingress does.
 Refusals arrive as `DuramenError` built from the problem+json answer. A request that got no answer
 raises `UnreachableError` (nothing was processed) or, for reads, `NoAnswerError`; an append without
-an answer is a `DuramenError` with `append_uncertain`. Nothing is retried here: see `client.retry`.
+an answer is a `DuramenError` with `append_uncertain`. Nothing is retried here (see `client.retry`)
+but a call that was refused for who made it, once, where there is another token to show.
 
 Called by the SDK (`client.sdk`), the command line and the local cluster's demo. Source:
-docs/protocol/rest.md.
+docs/protocol/rest.md, docs/protocol/credentials.md "How clients show it".
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final, Literal, NamedTuple, Protocol
 from urllib.parse import quote, urlencode
 
 import orjson
-from pyreqwest.client import Client, ClientBuilder
+from pyreqwest.client import ClientBuilder
 from pyreqwest.exceptions import PyreqwestError
 from pyreqwest.response import Response
 
+from duramen.client.credentials.connections import Connections
+from duramen.client.credentials.credential import NOTHING_SHOWN, Credential
 from duramen.errors import ERRORS, PROBLEM_FACTS, DuramenError
 from duramen.limits import FRAME_BYTES_MAX
 from duramen.runtime.http_client import (
+    DeniedError,
     KeptCancellation,
     NoAnswerError,
     PeerError,
     UnreachableError,
-    close_client,
     translate,
 )
 from duramen.units import MIB
@@ -51,6 +55,10 @@ _KEEP_ALIVE: Final = timedelta(seconds=5)
 ENDED_HEADER: Final = "Duramen-Ended"
 HOME_HEADER: Final = "Duramen-Home"
 """Where an answer names the url of the proxy that serves this log best."""
+
+_UNAUTHENTICATED: Final = 401
+_FORBIDDEN: Final = 403
+_TIMEOUT_S_MIN: Final = 0.001
 
 _ANSWER_TIMEOUT_S: Final = 30.0
 """Three times what a server takes at most for an append (limits.APPEND_TIMEOUT_US)."""
@@ -122,13 +130,29 @@ class RestClient:
         has_http2: bool = False,
         timeout_s: float = _ANSWER_TIMEOUT_S,
         observer: CallObserver | None = None,
+        credential: Credential = NOTHING_SHOWN,
     ) -> None:
-        """`has_http2`: one HTTP/2 connection (in cleartext with prior knowledge), which keeps the
-        order of what is sent; otherwise HTTP/1.1, which passes every ingress.
+        """Make a client; it connects with the first call.
+
+        Args:
+            has_http2: one HTTP/2 connection (in cleartext with prior knowledge), which keeps the
+                order of what is sent; otherwise HTTP/1.1, which passes every ingress.
+            credential: what is shown to the proxy, and what of it is trusted.
+
+        Raises:
+            DuramenError: `invalid_argument`: a token would travel in plain text;
+                `unauthenticated`: the credential's files cannot be used.
         """
         self.url = url.rstrip("/")
         self._observer = observer
         self._timeout_s = timeout_s
+        self._credential = credential
+        credential.check_url(self.url)
+        # Over plain connections a certificate is not shown, so that its folder need not be there.
+        of_tls = credential if self.url.startswith("https://") else NOTHING_SHOWN
+        self._connections = Connections(lambda: self._make_builder(has_http2), of_tls)
+
+    def _make_builder(self, has_http2: bool) -> ClientBuilder:
         builder = (
             ClientBuilder()
             .connect_timeout(_CONNECT_TIMEOUT)
@@ -141,12 +165,12 @@ class RestClient:
             .deflate(enable=False)
         )
         if has_http2:
-            builder = _speak_http2(builder, is_clear=self.url.startswith("http://"))
-        self._client: Client = builder.build()
+            return _speak_http2(builder, is_clear=self.url.startswith("http://"))
+        return builder
 
     async def close(self) -> None:
         """Close every connection."""
-        await close_client(self._client)
+        await self._connections.close()
 
     async def ensure_namespace(self, namespace: str, config: Mapping[str, Any]) -> bool:
         """Create a namespace if it is missing; True if this call created it.
@@ -469,24 +493,52 @@ class RestClient:
         headers: Sequence[tuple[str, str]],
         timeout_s: float | None,
     ) -> Response:
-        timeout = timedelta(seconds=self._timeout_s if timeout_s is None else timeout_s)
-        builder = self._client.request(method, self.url + path).header("accept", accept)
-        for name, value in headers:
-            builder = builder.header(name, value)
-        if body is not None:
-            builder = builder.header("content-type", media).body_bytes(body)
-        try:
+        ends_s = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
+
+        async def send(token: str | None) -> Response:
+            builder = self._connections.find().request(method, self.url + path)
+            builder = builder.header("accept", accept)
+            for name, value in headers:
+                builder = builder.header(name, value)
+            if token is not None:
+                builder = builder.header("authorization", f"Bearer {token}")
+            if body is not None:
+                builder = builder.header("content-type", media).body_bytes(body)
+            left = timedelta(seconds=max(ends_s - time.monotonic(), _TIMEOUT_S_MIN))
             with KeptCancellation():
-                response = await builder.timeout(timeout).build().send()
+                return await builder.timeout(left).build().send()
+
+        try:
+            response = await self._show(send)
         except PyreqwestError as error:
-            raise translate(error, self.url) from error
+            fault = translate(error, self.url)
+            if isinstance(fault, DeniedError):
+                detail = f"{fault}: {self._credential.explain_refusal()}"
+                raise DuramenError("unauthenticated", detail) from error
+            raise fault from error
         if response.status >= 300:
             answer = await _read_body(response)
             if response.status == 307 and path.endswith(_ASKS_ELSEWHERE):
                 raise _parse_elsewhere(response.get_header("location"), path, self.url)
             must_tell = _must_tell_fate(method, path)
-            raise parse_problem(response.status, answer, must_tell=must_tell)
+            problem = parse_problem(response.status, answer, must_tell=must_tell)
+            if problem.code == "unauthenticated":
+                # Of who refuses nobody learns more, so that here what was shown is said.
+                raise DuramenError(problem.code, self._credential.explain_refusal())
+            raise problem
         return response
+
+    async def _show(self, send: Callable[[str | None], Awaitable[Response]]) -> Response:
+        """The answer to a call that shows the token; once more where there is another one."""
+        source = self._credential.token
+        if source is None:
+            return await send(None)
+        token = await source.read()
+        response = await send(token)
+        if response.status != _UNAUTHENTICATED:
+            return response
+        other = await source.renew(token)
+        return response if other is None else await send(other)
 
 
 def _must_tell_fate(method: str, path: str) -> bool:
@@ -526,7 +578,9 @@ def parse_problem(status: int, body: bytes, *, must_tell: bool) -> DuramenError:
         uncertain = must_tell and status >= 500
     retry_after_ms = problem.get("retry_after_ms")
     if not isinstance(code, str) or code not in ERRORS:
-        return DuramenError("internal", detail, uncertain=uncertain)
+        # An ingress may ask who calls before a proxy does.
+        code = {_UNAUTHENTICATED: "unauthenticated", _FORBIDDEN: "forbidden"}.get(status)
+        return DuramenError(code or "internal", detail, uncertain=uncertain)
     return DuramenError(
         code,
         detail,

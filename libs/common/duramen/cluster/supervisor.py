@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final, Literal
 
+from duramen.client.credentials.local_cluster import keep_local_access
 from duramen.client.rest_client import RestClient
 from duramen.cluster.cluster_file import ClusterState, member_of, read_state, write_state
 from duramen.cluster.layout import (
@@ -101,7 +102,7 @@ class ClusterOptions:
     call the proxies. `public_names`: what else services are called, as behind a reverse proxy.
     `is_gossiping`: whether sequencers find out together who of them answers.
     `keeps_metadata_logs`: whether metadata of released segments leave ZooKeeper.
-    `is_secure`: whether the services have identities, of a CA in the folder.
+    `is_secure`: whether the services have identities, of a CA in the folder, and clients a token.
     `cold_store`: URL of the archive; None is the folder `cold` beside the data, which is made.
     """
 
@@ -226,6 +227,9 @@ class Supervisor:
             async with asyncio.timeout(deadline - time.monotonic()):
                 uuid = await _ask_uuid(self._zookeeper)
             await asyncio.to_thread(identities.prepare, uuid, plans)
+            # Before any service serves, so that none has to be told of it.
+            async with asyncio.timeout(deadline - time.monotonic()):
+                await self._keep_access()
         except TimeoutError:
             raise ClusterError(f"ZooKeeper at {self._zookeeper} does not answer") from None
         except (IdentityError, MetadataError, MetadataJsonError, OSError) as error:
@@ -241,6 +245,21 @@ class Supervisor:
                 await asyncio.to_thread(identities.renew_due, plans)
             except (IdentityError, OSError) as error:
                 self._on_event(ClusterEvent("fault", detail=f"an identity: {error}"))
+            try:
+                async with asyncio.timeout(self._options.ready_timeout_s):
+                    await self._keep_access()
+            except (MetadataError, OSError) as error:
+                # It lives for another month; the next look tries again.
+                self._on_event(ClusterEvent("fault", detail=f"the token of this run: {error!r}"))
+
+    async def _keep_access(self) -> None:
+        """Have a token in the folder for the command line, the SDK and curl."""
+        store = ZooKeeperStore(self._zookeeper)
+        try:
+            await wait_session(store)
+            await keep_local_access(store, Paths(CLUSTER_NAME), self._folder, int(time.time()))
+        finally:
+            await store.close()
 
     def _take_lock(self) -> None:
         self._lock = (self._folder / "lock").open("a+", encoding="utf-8")

@@ -52,6 +52,15 @@ _TELLS_LOOP: Final = asyncio.BaseEventLoop.call_soon_threadsafe.__code__
 _CONNECT_CAUSE: Final = "client error (Connect)"
 """How the HTTP library says that a connection could not be made, as against `(SendRequest)`."""
 
+_STRANGER: Final = "invalid peer certificate: "
+_NO_TLS: Final = "InvalidContentType"
+_ALERT: Final = "received fatal alert: "
+_OF_CERTIFICATES: Final = frozenset({
+    "AccessDenied", "BadCertificate", "CertificateExpired", "CertificateRequired",
+    "CertificateRevoked", "CertificateUnknown", "UnknownCA", "UnsupportedCertificate",
+})  # fmt: skip
+"""Alerts of a server that does not take the client's certificate: it has read no request then."""
+
 
 class PeerError(Exception):
     """A data-plane call got no usable answer."""
@@ -363,10 +372,25 @@ def translate(error: PyreqwestError, url: str) -> PeerError:
     breaks after the request was sent. Only the cause chain tells; any other is NoAnswerError.
     """
     if isinstance(error, DetailedPyreqwestError):
-        causes = (error.details or {}).get("causes") or ()
-        if any(cause["message"] == _CONNECT_CAUSE for cause in causes):
-            return UnreachableError(f"cannot connect to {url}")
+        causes = [cause["message"] for cause in (error.details or {}).get("causes") or ()]
+        if _CONNECT_CAUSE in causes:
+            return UnreachableError(f"cannot connect to {url}{_explain_tls(causes[-1])}")
+        alert = causes[-1].removeprefix(_ALERT) if causes else ""
+        if alert in _OF_CERTIFICATES:
+            return DeniedError(f"{url} asks for another certificate than it was shown ({alert})")
     return NoAnswerError(f"{url}: {error.message}")
+
+
+def _explain_tls(cause: str) -> str:
+    """Why a connection was not made, where that lies in TLS."""
+    if cause.startswith(_STRANGER):
+        why = cause.removeprefix(_STRANGER)
+        if why == "UnknownIssuer":
+            why = "none of the authorities that are trusted here has issued it: name its own"
+        return f": its certificate is refused ({why})"
+    if _NO_TLS in cause:
+        return ": it speaks no TLS there (http:// in place of https://?)"
+    return ""
 
 
 def _delta(duration_us: int) -> timedelta:

@@ -24,7 +24,15 @@ from typing import Annotated, Any, Final
 from cyclopts import Parameter
 
 from duramen.cli.arguments import AdminUrlOption, DataOption, JsonOption
-from duramen.cli.command import DATA_DEFAULT, ExitCode, find_url, print_json, run_async
+from duramen.cli.command import (
+    DATA_DEFAULT,
+    ExitCode,
+    FoundUrl,
+    find_url,
+    open_client,
+    print_json,
+    run_async,
+)
 from duramen.cli.live.view import render, summarize
 from duramen.client.rest_client import RestClient
 from duramen.errors import DuramenError
@@ -71,8 +79,8 @@ def top(
         return run_async(_run(target, is_once=once, is_json=json, is_screen=is_screen))
 
 
-async def _run(url: str, *, is_once: bool, is_json: bool, is_screen: bool) -> int:
-    client = RestClient(url)
+async def _run(server: FoundUrl, *, is_once: bool, is_json: bool, is_screen: bool) -> int:
+    client = open_client(server, is_quiet=True)
     ended = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):  # either way the terminal is given back
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
@@ -91,7 +99,7 @@ async def _run(url: str, *, is_once: bool, is_json: bool, is_screen: bool) -> in
                     for name, answer in answers.items()
                 }
             )
-            _show(summary, url, is_json=is_json, is_screen=is_screen)
+            _show(summary, server.url, is_json=is_json, is_screen=is_screen)
             if is_once:
                 return ExitCode.FAILED if errors else ExitCode.OK
             left_s = max(REFRESH_S - (time.monotonic() - began_s), 0)

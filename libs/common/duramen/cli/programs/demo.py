@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import shlex
 import sysconfig
 import time
 from collections.abc import Callable
@@ -25,6 +26,7 @@ from duramen.cli.read import join_bodies
 from duramen.cli.shell.tables import align
 from duramen.client.bulk_append import BulkAppender, UncertainAppendError
 from duramen.client.bulk_read import BulkReader
+from duramen.client.credentials.local_cluster import find_local_credential
 from duramen.client.records import Records
 from duramen.client.rest_client import RestClient
 from duramen.client.retry import repeat_while_refused
@@ -114,8 +116,9 @@ async def run_demo(
     document = state.to_json()
     log = f"demo-{int(time.time())}"
     say(f"appending {source.path} ({source.size_bytes:,} bytes) to {NAMESPACE}/{log} …")
-    write_client = RestClient(document["write_url"])
-    read_client = RestClient(document["read_url"])
+    credential = find_local_credential(folder)
+    write_client = RestClient(document["write_url"], credential=credential)
+    read_client = RestClient(document["read_url"], credential=credential)
     appender = BulkAppender(write_client, NAMESPACE, log, timeout_s=TIMEOUT_S)
     reader = BulkReader(read_client, NAMESPACE, log, timeout_s=TIMEOUT_S)
     read_sha256 = fault = None
@@ -209,8 +212,8 @@ async def _read(reader: BulkReader, path: Path) -> str:
     return digest.hexdigest()
 
 
-def show_demo(result: DemoResult) -> None:
-    """Print the result for people."""
+def show_demo(result: DemoResult, curl_file: Path) -> None:
+    """Print the result for people; `curl_file`: shows who calls, where the cluster asks."""
     print("Demo\n")
     for line in align(_list_facts(result)):
         print(line)
@@ -218,9 +221,10 @@ def show_demo(result: DemoResult) -> None:
     records = f"/v1/namespaces/{namespace}/logs/{log}/records"
     content = "-H 'content-type: application/json'"
     body = '{"records": [{"body": "hello"}]}'
+    curl = f"curl -s -K {shlex.quote(str(curl_file))}" if curl_file.is_file() else "curl -s"
     print("\nTry:")
-    print(f"  curl -s '{result.read_url}{records}?from=tail-3'")
-    print(f"  curl -s {content} -d '{body}' {result.write_url}{records}", flush=True)
+    print(f"  {curl} '{result.read_url}{records}?from=tail-3'")
+    print(f"  {curl} {content} -d '{body}' {result.write_url}{records}", flush=True)
 
 
 def _list_facts(result: DemoResult) -> list[tuple[str, str]]:

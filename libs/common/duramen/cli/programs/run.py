@@ -25,6 +25,7 @@ from duramen.cli.arguments import JsonOption
 from duramen.cli.command import (
     DATA_DEFAULT,
     ExitCode,
+    FoundUrl,
     UsageError,
     open_client,
     print_json,
@@ -34,6 +35,7 @@ from duramen.cli.command import (
 )
 from duramen.cli.programs.demo import run_demo, show_demo
 from duramen.cli.shell.waiting import TOLD_AFTER_S
+from duramen.client.credentials.local_cluster import CURL_FILE, find_local_credential
 from duramen.client.retry import repeat_while_refused
 from duramen.cluster.cluster_file import ClusterState
 from duramen.cluster.layout import REGION, ClusterSize
@@ -253,7 +255,7 @@ async def _serve(
         say(f"waiting for ZooKeeper at {options.zookeeper}: no connection is taken there")
     await supervisor.start()
     state = supervisor.state
-    await _create_namespace(state)
+    await _create_namespace(state, options.folder)
     if is_json:
         print_json({"event": "cluster_ready"} | state.to_json())
     else:
@@ -263,7 +265,7 @@ async def _serve(
         if is_json:
             print_json({"event": "demo"} | result.to_json())
         else:
-            show_demo(result)
+            show_demo(result, options.folder / CURL_FILE)
         if demo.is_once:
             return ExitCode.OK if result.is_good else ExitCode.FAILED
     if not is_json:
@@ -284,13 +286,14 @@ async def _is_answering(hosts: str) -> bool:
     return False
 
 
-async def _create_namespace(state: ClusterState) -> None:
+async def _create_namespace(state: ClusterState, folder: Path) -> None:
     """Every cluster of `duramen run` has the namespace `default`.
 
     Raises:
         DuramenError, PeerError: the write proxy refused for good, or does not answer.
     """
-    client = open_client(state.to_json()["write_url"])
+    url = state.to_json()["write_url"]
+    client = open_client(FoundUrl(url, find_local_credential(folder)))
     try:
         await repeat_while_refused(
             lambda: client.ensure_namespace(NAMESPACE, {}),

@@ -35,8 +35,11 @@ ADVICE: Final[Mapping[str, str | Sequence[str]]] = {
     "unknown_field": "see docs/protocol/configuration.md for the fields there are",
     "unsupported_media": "this command and the server have different versions: see --version",
     "not_acceptable": "this command and the server have different versions: see --version",
-    "unauthenticated": "say who you are, as your operator told you",
-    "forbidden": "ask who may do this here",
+    "unauthenticated": (
+        "keep what your operator gave you for this cluster: duramen context add, and duramen "
+        "context use (docs/cli.md)"
+    ),
+    "forbidden": "ask whoever gives rights on it for this one, or use another context",
     "namespace_not_found": "see duramen namespace list, or make it: duramen namespace create NAME",
     "misdirected": "call the server by its address, or give it this public name at its start",
     "namespace_not_empty": "see duramen log list NAMESPACE, and delete them; an hour later it goes",

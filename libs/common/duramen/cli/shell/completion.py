@@ -18,7 +18,17 @@ from urllib.parse import quote
 
 from cyclopts import App
 
-from duramen.cli.command import DATA_DEFAULT, ExitCode, ProxyKind, UsageError, find_url, run_async
+from duramen.cli.command import (
+    DATA_DEFAULT,
+    ExitCode,
+    FoundUrl,
+    ProxyKind,
+    UsageError,
+    find_url,
+    open_client,
+    run_async,
+)
+from duramen.cli.context.kept_contexts import ContextError
 from duramen.client.rest_client import RestClient
 from duramen.cluster.cluster_file import ClusterFileError
 from duramen.errors import DuramenError
@@ -72,8 +82,8 @@ def _ask(
     find: Callable[[RestClient, str], Awaitable[list[str]]],
     kind: ProxyKind = "write_url",
 ) -> list[str]:
-    async def ask(url: str) -> list[str]:
-        client = RestClient(url)
+    async def ask(server: FoundUrl) -> list[str]:
+        client = open_client(server, is_quiet=True)
         try:
             async with asyncio.timeout(ANSWER_S):
                 return await find(client, context.incomplete)
@@ -85,7 +95,7 @@ def _ask(
     try:
         data = Path(raw["data"]) if raw["data"] else DATA_DEFAULT
         return run_async(ask(find_url(raw["url"], data, kind)))
-    except (ClusterFileError, UsageError, DuramenError, PeerError, OSError):
+    except (ClusterFileError, ContextError, UsageError, DuramenError, PeerError, OSError):
         return []
 
 

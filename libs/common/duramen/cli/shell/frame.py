@@ -16,6 +16,7 @@ from typing import Final
 from cyclopts import App, CycloptsError
 
 from duramen.cli.command import ExitCode, UsageError, say, silence_stdout
+from duramen.cli.context.kept_contexts import ContextError
 from duramen.cli.shell.advice import CommandFacts, advise
 from duramen.cluster.cluster_file import ClusterFileError
 from duramen.errors import DuramenError
@@ -35,7 +36,7 @@ def run_app(
         usage_errors, failures: exceptions of this application's, beside those that all share.
     """
     of_usage: Kinds = (UsageError, *usage_errors)
-    of_failures: Kinds = (ClusterFileError, DuramenError, OSError, *failures)
+    of_failures: Kinds = (ClusterFileError, ContextError, DuramenError, OSError, *failures)
     tokens = list(sys.argv[1:] if argv is None else argv)
     name = app.name[0]
     open_closed_streams()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Self
 
 from duramen.client.blocking.portal import Portal
@@ -39,7 +40,8 @@ class SyncClient:
       happened; another change may have taken effect by an earlier try.
     - `internal`: a server made a mistake; the SDK does not repeat the call. A retry is safe for
       reads and for changes that may be done twice.
-    - `invalid_argument`, `unknown_field`, `misdirected`: a retry is refused again.
+    - `invalid_argument`, `unknown_field`, `misdirected`, `unauthenticated`, `forbidden`: a retry is
+      refused again, until another token or right is there.
 
     A change that may be done twice is not `Uncertain` for want of an answer. What must not be done
     twice is, and so is an `internal` of which the server says that the call may have taken effect.
@@ -54,6 +56,9 @@ class SyncClient:
         retry: RetryPolicy | None = None,
         http2: bool = True,
         follow_owner: bool = False,
+        token: str | None = None,
+        token_file: str | Path | None = None,
+        ca: str | Path | None = None,
     ) -> None:
         """Make a client and start its thread; it connects with the first call.
 
@@ -68,9 +73,14 @@ class SyncClient:
             follow_owner: append through a proxy in the region of the log's owner, where that is
                 another one than the region of `url`. The proxies there have to be reached from here
                 by the addresses that they are registered with.
+            token: an API token or a web token, shown to proxies over https, or on this machine.
+            token_file: the file that has it, read anew when it changed and after a refusal.
+            ca: file of the certificates that alone are trusted, over https; None: the system's.
 
         Raises:
-            DuramenError: `invalid_argument`: no http:// or https:// url; a retry fails again.
+            DuramenError: `invalid_argument`: no http:// or https:// url, `token` beside
+                `token_file`, or a token that would travel in plain text; `unauthenticated`: `ca`
+                cannot be read. A retry fails again.
 
         Example:
             with SyncClient("http://localhost:7301") as client:
@@ -83,6 +93,9 @@ class SyncClient:
             retry=retry,
             http2=http2,
             follow_owner=follow_owner,
+            token=token,
+            token_file=token_file,
+            ca=ca,
         )
         self._portal = Portal()
         self._is_closed = False

@@ -12,8 +12,11 @@ Source: docs/sdk.md.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Self
 
+from duramen.client.credentials.credential import NOTHING_SHOWN, Credential, make_credential
+from duramen.client.credentials.local_cluster import find_credential_of
 from duramen.client.partitioned.log import PartitionedLog
 from duramen.client.retry import RetryPolicy
 from duramen.client.sdk.log import Log, Namespace
@@ -32,7 +35,8 @@ class Client:
       happened; another change may have taken effect by an earlier try.
     - `internal`: a server made a mistake; the SDK does not repeat the call. A retry is safe for
       reads and for changes that may be done twice.
-    - `invalid_argument`, `unknown_field`, `misdirected`: a retry is refused again.
+    - `invalid_argument`, `unknown_field`, `misdirected`, `unauthenticated`, `forbidden`: a retry is
+      refused again, until another token or right is there.
 
     A change that may be done twice is not `Uncertain` for want of an answer. What must not be done
     twice is, and so is an `internal` of which the server says that the call may have taken effect.
@@ -47,6 +51,9 @@ class Client:
         retry: RetryPolicy | None = None,
         http2: bool = True,
         follow_owner: bool = False,
+        token: str | None = None,
+        token_file: str | Path | None = None,
+        ca: str | Path | None = None,
     ) -> None:
         """Make a client; it connects with the first call.
 
@@ -61,9 +68,14 @@ class Client:
             follow_owner: append through a proxy in the region of the log's owner, where that is
                 another one than the region of `url`. The proxies there have to be reached from here
                 by the addresses that they are registered with.
+            token: an API token or a web token, shown to proxies over https, or on this machine.
+            token_file: the file that has it, read anew when it changed and after a refusal.
+            ca: file of the certificates that alone are trusted, over https; None: the system's.
 
         Raises:
-            DuramenError: `invalid_argument`: no http:// or https:// url; a retry fails again.
+            DuramenError: `invalid_argument`: no http:// or https:// url, `token` beside
+                `token_file`, or a token that would travel in plain text; `unauthenticated`: `ca`
+                cannot be read. A retry fails again.
 
         Example:
             async with Client("http://localhost:7301") as client:
@@ -77,6 +89,7 @@ class Client:
             timeout_s=timeout,
             has_http2=http2,
             follows_owner=follow_owner,
+            credential=_find_credential(write_url, token, token_file, ca),
         )
 
     async def __aenter__(self) -> Self:
@@ -195,6 +208,14 @@ class Client:
             print(client.statistics()["retries"]["taken"])
         """
         return self._session.statistics()
+
+
+def _find_credential(
+    url: str, token: str | None, token_file: str | Path | None, ca: str | Path | None
+) -> Credential:
+    """What the program gives; else what a `duramen run` of the current folder has for the url."""
+    given = make_credential(token=token, token_file=token_file, ca=ca)
+    return find_credential_of(url) if given == NOTHING_SHOWN else given
 
 
 def _split_urls(url: str, read_url: str | None) -> tuple[str, str]:

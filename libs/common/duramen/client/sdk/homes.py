@@ -3,7 +3,10 @@
 Any proxy answers every call. One of them has the log in its cache already, and may say so in its
 answers (`Duramen-Home: url`); reads of the log go there from then on, and back to the first url as
 soon as that proxy gives no answer. In the same way appends go to a proxy in the region of the log's
-owner, where the client asks for that. Used by `sdk.session`. Bounded in logs and in proxies.
+owner, where the client asks for that. A url that must not see the client's token is not followed.
+Bounded in logs and in proxies.
+
+Called by `sdk.session`. Source: docs/protocol/credentials.md "How clients show it".
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from duramen.client.credentials.credential import Credential
 from duramen.client.rest_client import RestClient
 
 _LOG_COUNT_MAX: Final = 4_096
@@ -24,8 +28,12 @@ LogName = tuple[str, str]
 class KnownHomes:
     """A log's home, where one is known; the proxy of the client's url otherwise."""
 
-    def __init__(self, first: RestClient, connect: Callable[[str], RestClient]) -> None:
+    def __init__(
+        self, first: RestClient, connect: Callable[[str], RestClient], credential: Credential
+    ) -> None:
+        """`credential`: it decides which of the urls that answers name may see it."""
         self._first = first
+        self._credential = credential
         self._connect = connect
         self._clients: dict[str, RestClient] = {}
         self._homes: dict[LogName, RestClient] = {}
@@ -42,7 +50,7 @@ class KnownHomes:
         if not url.startswith(("http://", "https://")) or url == self.find(log).url:
             return
         self._homes.pop(log, None)
-        if url == self._first.url:
+        if url == self._first.url or not self._credential.may_follow(self._first.url, url):
             return
         client = self._clients.get(url)
         if client is None and len(self._clients) < _PROXY_COUNT_MAX:

@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
+from duramen.client.credentials.credential import Credential
 from duramen.client.rest_client import (
     Appended,
     BulkReadAnswer,
@@ -43,18 +44,19 @@ class Session:
         timeout_s: float,
         has_http2: bool,
         follows_owner: bool,
+        credential: Credential,
     ) -> None:
         def connect(url: str) -> RestClient:
-            return RestClient(url, has_http2=has_http2, timeout_s=timeout_s)
+            return RestClient(url, has_http2=has_http2, timeout_s=timeout_s, credential=credential)
 
         self.write = connect(write_url)
         self.read = self.write if read_url == write_url else connect(read_url)
         self.policy = policy
         self.has_http2 = has_http2
         self.budget = RetryBudget()
-        self.homes = KnownHomes(self.read, connect)
+        self.homes = KnownHomes(self.read, connect, credential)
         self._follows_owner = follows_owner
-        self._owners = KnownHomes(self.write, connect)
+        self._owners = KnownHomes(self.write, connect, credential)
         self._lanes: dict[LogName, list[BatchProducer]] = {}
 
     async def close(self) -> None:

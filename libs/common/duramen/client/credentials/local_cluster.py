@@ -1,0 +1,142 @@
+"""What a `duramen run` with identities leaves in its folder for clients, and how they find it.
+
+A token for public ports, a certificate for admin ports, and both once more for curl. A port of this
+machine is anybody's once its process has ended, so a client that was told nothing shows the token
+only to a process of the cluster that runs.
+
+Called by the supervisor (writes), the SDK and the command line (read). Source:
+docs/protocol/credentials.md "How clients show it".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import orjson
+
+from duramen.client.credentials.credential import NOTHING_SHOWN, Credential, is_here
+from duramen.client.credentials.tokens import TokenFile
+from duramen.runtime.credentials.access_tokens.kept_token import keep_token
+from duramen.runtime.folders import write_private
+from duramen.runtime.identity.folder import BUNDLE_FILE, KEY_FILE, LEAF_FILE
+from duramen.runtime.stores.metadata_store import MetadataStore
+from duramen.wire.metadata_json import Paths
+
+FOLDER_DEFAULT: Final = Path(".duramen")
+TOKEN_FILE: Final = "token"
+CURL_FILE: Final = "curl.conf"
+OPERATOR_FOLDER: Final = "identities/operator"
+_ISSUER: Final = "service:operator/operator"
+_CLUSTER_FILE: Final = "cluster.json"
+_CLUSTER_BYTES_MAX: Final = 4 << 20
+
+
+# --- Written -------------------------------------------------------------------------------------
+
+
+async def keep_local_access(store: MetadataStore, paths: Paths, folder: Path, now_s: int) -> None:
+    """Have a token that counts in the folder, and what curl needs.
+
+    Raises:
+        MetadataError: ZooKeeper gives no answer, or refuses it.
+        OSError: the folder cannot be written.
+    """
+    file = folder / TOKEN_FILE
+    kept = await keep_token(
+        store, paths, file, issued_by=_ISSUER, note="of duramen run", now_s=now_s
+    )
+    identity = folder / OPERATOR_FOLDER
+    config = format_curl_config(kept.text, identity if identity.is_dir() else None, None)
+    await asyncio.to_thread(write_private, folder / CURL_FILE, config)
+
+
+def format_curl_config(token: str | None, identity: Path | None, ca: Path | None) -> bytes:
+    """What `curl -K FILE` reads: the token's header, the certificate, and who is trusted."""
+    lines = ["# for curl -K: whoever reads this may do what its owner may"]
+    if token is not None:
+        lines.append(f"header = {_quote(f'Authorization: Bearer {token}')}")
+    if identity is not None:
+        lines += [
+            f"cert = {_quote(str(identity.absolute() / LEAF_FILE))}",
+            f"key = {_quote(str(identity.absolute() / KEY_FILE))}",
+        ]
+        ca = ca or identity / BUNDLE_FILE
+    if ca is not None:
+        lines.append(f"cacert = {_quote(str(ca.absolute()))}")
+    return ("\n".join(lines) + "\n").encode()
+
+
+def _quote(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'
+
+
+# --- Found ---------------------------------------------------------------------------------------
+
+
+def find_local_credential(folder: Path, *, is_admin: bool = False) -> Credential:
+    """What the folder of a local cluster has, for whoever found the URL of a port in it."""
+    if is_admin:
+        identity = folder / OPERATOR_FOLDER
+        return Credential(identity=identity) if identity.is_dir() else NOTHING_SHOWN
+    token = folder / TOKEN_FILE
+    return Credential(token=TokenFile(token)) if _is_own(token) else NOTHING_SHOWN
+
+
+def find_credential_of(
+    url: str, folder: Path = FOLDER_DEFAULT, *, is_admin: bool = False
+) -> Credential:
+    """What the folder has for a URL that somebody gave: nothing, unless a process of the cluster
+    has that port of this machine and runs.
+    """
+    found = find_local_credential(folder, is_admin=is_admin)
+    if found == NOTHING_SHOWN or not is_here(url):
+        return NOTHING_SHOWN
+    try:
+        wanted = urlsplit(url).port
+    except ValueError:
+        return NOTHING_SHOWN
+    if wanted is None or wanted not in _list_ports(folder / _CLUSTER_FILE):
+        return NOTHING_SHOWN
+    return found
+
+
+def _is_own(file: Path) -> bool:
+    """Whether a file is there, of this user, and closed to all others."""
+    try:
+        found = file.stat()
+    except OSError:
+        return False
+    return found.st_uid == os.geteuid() and not stat.S_IMODE(found.st_mode) & 0o077
+
+
+def _list_ports(file: Path) -> Iterator[int]:
+    """The ports of processes that run; none where the file is none of ours."""
+    try:
+        with file.open("rb") as opened:
+            document: Any = orjson.loads(opened.read(_CLUSTER_BYTES_MAX))
+        for process in document["processes"]:
+            if not _is_running(process["pid"]):
+                continue
+            for url in (process["data_url"], process["admin_url"]):
+                port = urlsplit(url).port if url is not None else None
+                if port is not None:
+                    yield port
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return
+
+
+def _is_running(pid: object) -> bool:
+    if not isinstance(pid, int) or pid <= 1:
+        return False
+    try:
+        os.kill(pid, 0)
+    except OSError:
+        return False
+    return True
