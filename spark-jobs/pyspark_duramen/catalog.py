@@ -14,11 +14,12 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, S
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from duramen.client.blocking.portal import Portal
-from duramen.client.rest_client import BulkReadAnswer, RestClient
+from duramen.client.rest_client import BulkReadAnswer
 from duramen.client.retry import repeat_while_refused
 from duramen.errors import DuramenError
 from duramen.runtime.http_client import PeerError
 from duramen.units import KIB
+from pyspark_duramen.proxy_place import ProxyPlace
 
 T = TypeVar("T")
 LogName = tuple[str, str]
@@ -66,10 +67,10 @@ class CatalogSegment(NamedTuple):
 class ProxyCatalog:
     """Asks one proxy, which sends on what is the other kind's."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, proxy: ProxyPlace) -> None:
         """Connects with the first call."""
         self._portal = Portal()
-        self._client = RestClient(url, has_http2=True)
+        self._client = proxy.open()
 
     def __enter__(self) -> Self:
         return self

@@ -19,6 +19,7 @@ from duramen.errors import DuramenError
 from duramen.texts import parse_log, parse_position
 from duramen.units import MIB, parse_size_bytes
 from duramen.wire.edge.batch_codec import Codec
+from pyspark_duramen.proxy_place import ProxyPlace
 
 PARTITION_BYTES: Final = 32 * MIB
 """A third of a second of reading: enough tasks to keep a few cores busy, few enough to start."""
@@ -42,7 +43,7 @@ class ReadOptions:
     """Of a batch read or a streaming read.
 
     Attributes:
-        url: of a proxy, best the read proxy.
+        proxy: best a read proxy.
         patterns: logs as `namespace/log`, in either part with `*`, `?` and `[…]`.
         start, until: positions; `until` is None for the tail (batch only).
         cold_store: url of the archive, where executors may read it.
@@ -51,7 +52,7 @@ class ReadOptions:
         records_per_trigger, bytes_per_trigger: of a micro-batch at most; None: no bound.
     """
 
-    url: str
+    proxy: ProxyPlace
     patterns: tuple[str, ...]
     start: str = "head"
     until: str | None = None
@@ -84,7 +85,7 @@ class ReadOptions:
         if until is not None:
             parse_position(until)
         return cls(
-            url=given.need("url"),
+            proxy=given.place(given.need("url")),
             patterns=patterns,
             start=start,
             until=until,
@@ -102,14 +103,14 @@ class WriteOptions:
     """Of a batch write or a streaming write.
 
     Attributes:
-        url: of a proxy, best the write proxy.
+        proxy: best a write proxy.
         log: where every row goes; None: where its columns `namespace` and `log` say.
         write_id: what a repeated batch write is known by; made up where none is given.
         codec: of the record batches.
         batch_bytes: of bodies and headers in a record batch at most, unless one record is larger.
     """
 
-    url: str
+    proxy: ProxyPlace
     log: tuple[str, str] | None
     write_id: str
     codec: Codec = Codec.NONE
@@ -131,7 +132,7 @@ class WriteOptions:
         if not 0 < batch_bytes <= BATCH_BYTES_MOST:
             _refuse("batch_bytes", f"1 to {BATCH_BYTES_MOST} bytes")
         return cls(
-            url=given.get("write_url") or given.need("url"),
+            proxy=given.place(given.get("write_url") or given.need("url")),
             log=None if log is None else parse_log(log),
             write_id=write_id,
             codec=find_codec(given.get("compression")),
@@ -140,10 +141,12 @@ class WriteOptions:
 
 
 _READ_NAMES: Final = (
-    "url", "logs", "from", "until", "on_truncation", "cold_store", "partition_bytes",
-    "partition_records", "max_records_per_trigger", "max_bytes_per_trigger",
+    "url", "token_file", "ca_file", "logs", "from", "until", "on_truncation", "cold_store",
+    "partition_bytes", "partition_records", "max_records_per_trigger", "max_bytes_per_trigger",
 )  # fmt: skip
-_WRITE_NAMES: Final = ("url", "write_url", "logs", "write_id", "compression", "batch_bytes")
+_WRITE_NAMES: Final = (
+    "url", "write_url", "token_file", "ca_file", "logs", "write_id", "compression", "batch_bytes",
+)  # fmt: skip
 
 
 class _Given:
@@ -153,6 +156,8 @@ class _Given:
         self._options = {name.lower(): value for name, value in dict(options).items()}
         for name in self._options:
             if name not in names and name not in _SPARKS_OWN:
+                if name == "token":
+                    _refuse(name, "Spark shows options to many: put it in a file, for token_file")
                 if name == "path":
                     _refuse(name, "a log has no path: say `NAMESPACE/LOG` with option logs")
                 near = difflib.get_close_matches(name, names, 1)
@@ -167,6 +172,9 @@ class _Given:
         if not value:
             _refuse(name, "this option is needed")
         return value
+
+    def place(self, url: str) -> ProxyPlace:
+        return ProxyPlace(url, self.get("token_file"), self.get("ca_file"))
 
     def count(self, name: str) -> int | None:
         text = self._options.get(name)

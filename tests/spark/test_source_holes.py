@@ -17,6 +17,7 @@ import pytest
 from duramen.runtime.cold.folder import FolderStore
 from pyspark_duramen.catalog import ProxyCatalog
 from pyspark_duramen.options import OnTruncation, ReadOptions
+from pyspark_duramen.proxy_place import ProxyPlace
 from pyspark_duramen.reading.cold import ColdReader, NotFromHere
 from pyspark_duramen.reading.hot import HotReader
 from pyspark_duramen.reading.places import find_places
@@ -51,7 +52,7 @@ def tell(batches: list[pa.RecordBatch]) -> Told:
 
 
 def read_hot(url: str, ranges: list[LogRange], policy: OnTruncation = OnTruncation.FAIL) -> Told:
-    with closing(HotReader(url, SCHEMA, policy)) as reader:
+    with closing(HotReader(ProxyPlace(url), SCHEMA, policy)) as reader:
         return tell([rows for one in ranges for rows in reader.read(one)])
 
 
@@ -88,7 +89,7 @@ def test_a_proxy_gives_rows_for_holes_whatever_the_policy(kind: str, policy: OnT
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_archived_segment_tells_its_holes_without_a_proxy(kind: str, tmp_path: Path) -> None:
     def read_cold(url: str, cold: str) -> dict[str, Any]:
-        with ProxyCatalog(url) as catalog:
+        with ProxyCatalog(ProxyPlace(url)) as catalog:
             places = list(find_places([LogRange(NAME, 0, 17, 0)], catalog))
         (place, *_) = places
         assert place.cold is not None and (place.first, place.end) == (0, 15)
@@ -97,7 +98,7 @@ def test_an_archived_segment_tells_its_holes_without_a_proxy(kind: str, tmp_path
             for first, end in ((0, 15), (1, 5), (4, 6), (5, 8), (9, 14), (13, 15)):
                 wanted = LogRange(NAME, first, end, 0, place.cold)
                 found[f"{first} to {end}"] = tell(list(reader.read(wanted)))
-        options = ReadOptions(url, ("ns/log",), cold_store=cold)
+        options = ReadOptions(ProxyPlace(url), ("ns/log",), cold_store=cold)
         parts = [one for part in cut_by_records(NAME, 0, 17, 6) for one in part.ranges]
         found["streamed"] = tell([*read_ranges(parts, options, SCHEMA, is_planned=False)])
         return found
@@ -121,7 +122,7 @@ def test_what_touches_a_loss_is_lost_and_the_archive_leaves_that_to_a_proxy(
     kind: str, tmp_path: Path
 ) -> None:
     def read_cold(url: str, cold: str) -> None:
-        with ProxyCatalog(url) as catalog:
+        with ProxyCatalog(ProxyPlace(url)) as catalog:
             (place, *_) = find_places([LogRange(NAME, 0, 15, 0)], catalog)
         with closing(ColdReader(cold, SCHEMA)) as reader, pytest.raises(NotFromHere, match="lost"):
             list(reader.read(place))

@@ -35,6 +35,7 @@ from duramen.wire.metadata_json import encode_segment, read_segment
 from pyspark_duramen import find_lag
 from pyspark_duramen.catalog import ProxyCatalog
 from pyspark_duramen.options import OnTruncation, ReadOptions
+from pyspark_duramen.proxy_place import ProxyPlace
 from pyspark_duramen.reading.cold import ColdReader, NotFromHere
 from pyspark_duramen.reading.hot import HotReader
 from pyspark_duramen.reading.places import find_places
@@ -206,7 +207,7 @@ def test_archived_segments_are_read_from_the_archive_whole_or_by_a_proxy(
     code, report = world.archive(f"default/{log}")
     assert (code, report["segments"]) == (0, {"archived": 3})
     name, everything = ("default", log), pa.schema(list(ARROW_TYPES.items()))
-    with ProxyCatalog(site.read_url) as catalog:
+    with ProxyCatalog(ProxyPlace(site.read_url)) as catalog:
         tail = catalog.find_facts([name])[name].tail
         places = list(find_places([LogRange(name, 0, tail, 0)], catalog))
     assert [place.cold is not None for place in places] == [True, True, True, False]
@@ -215,11 +216,11 @@ def test_archived_segments_are_read_from_the_archive_whole_or_by_a_proxy(
         with closing(ColdReader(world.cold_url, everything)) as reader:
             return [row for p in places[:3] for rows in reader.read(p) for row in rows.to_pylist()]
 
-    with closing(HotReader(site.read_url, everything, OnTruncation.FAIL)) as reader:
+    with closing(HotReader(ProxyPlace(site.read_url), everything, OnTruncation.FAIL)) as reader:
         hot = [row for rows in reader.read(LogRange(name, 0, tail, 0)) for row in rows.to_pylist()]
     assert read_cold() == hot[: places[3].first]
 
-    options = ReadOptions(site.read_url, (f"default/{log}",), cold_store=world.cold_url)
+    options = ReadOptions(ProxyPlace(site.read_url), (f"default/{log}",), cold_store=world.cold_url)
     whole = [LogRange(name, 0, tail, 0)]
     streamed = read_ranges(whole, options, everything, is_planned=False)
     assert [row for rows in streamed for row in rows.to_pylist()] == hot
@@ -261,14 +262,14 @@ def test_records_that_are_lost_end_a_read_or_have_a_row(site: Site) -> None:
     run(lose_entry())
     wanted = LogRange(("default", "lossy"), 1, 8, 0)
     schema = pa.schema([(name, ARROW_TYPES[name]) for name in ("seq_num", "gap")])
-    with closing(HotReader(site.read_url, schema, OnTruncation.SKIP)) as reader:
+    with closing(HotReader(ProxyPlace(site.read_url), schema, OnTruncation.SKIP)) as reader:
         rows = [row for rows in reader.read(wanted) for row in rows.to_pylist()]
     gap = {"reason": "lost", "first_seq_num": 2, "end_seq_num": 4}
     assert [row["gap"] or row["seq_num"] for row in rows] == [1, gap, 4, 5, 6, 7]
-    with ProxyCatalog(site.read_url) as catalog:
+    with ProxyCatalog(ProxyPlace(site.read_url)) as catalog:
         assert catalog.locate([wanted.log], "seq:2") == {wanted.log: 4}
         assert catalog.sample_record_bytes({wanted.log: 2})[wanted.log] > 1
-    with closing(HotReader(site.read_url, schema, OnTruncation.FAIL)) as reader:
+    with closing(HotReader(ProxyPlace(site.read_url), schema, OnTruncation.FAIL)) as reader:
         found = reader.read(wanted)
         assert next(found).column("seq_num").to_pylist() == [1]
         with pytest.raises(DuramenError, match="records 2 to 3 of default/lossy are lost"):
@@ -400,7 +401,7 @@ def test_a_stream_takes_new_logs_says_its_lag_and_passes_what_is_gone(
 def test_a_log_whose_segment_is_open_is_cut_by_what_its_records_look_like(site: Site) -> None:
     log = site.make_log("open")
     fill(log, 0, 200, size_bytes=2000)
-    options = ReadOptions(site.read_url, ("default/open",), partition_bytes=100_000)
+    options = ReadOptions(ProxyPlace(site.read_url), ("default/open",), partition_bytes=100_000)
     schema = pa.schema([("seq_num", pa.int64())])
     reader = LogReader(options, schema)
     partitions = reader.partitions()
@@ -414,9 +415,9 @@ def test_a_log_that_is_deleted_and_made_anew_is_another_one(site: Site) -> None:
     fill(log, 0, 10)
     schema = pa.schema([(name, ARROW_TYPES[name]) for name in ("seq_num", "gap")])
     patterns = ("default/renewed*",)
-    strict = LogStreamReader(ReadOptions(site.read_url, patterns), schema)
+    strict = LogStreamReader(ReadOptions(ProxyPlace(site.read_url), patterns), schema)
     lenient = LogStreamReader(
-        ReadOptions(site.read_url, patterns, on_truncation=OnTruncation.SKIP), schema
+        ReadOptions(ProxyPlace(site.read_url), patterns, on_truncation=OnTruncation.SKIP), schema
     )
     try:
         start = strict.initialOffset()

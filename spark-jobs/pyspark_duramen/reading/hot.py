@@ -14,7 +14,7 @@ from typing import Final
 import pyarrow as pa
 
 from duramen.client.blocking.portal import Portal
-from duramen.client.rest_client import BulkReadAnswer, RestClient
+from duramen.client.rest_client import BulkReadAnswer
 from duramen.client.retry import repeat_while_refused
 from duramen.client.sdk.reader import CutAnswer, check_progress, follow_answers
 from duramen.errors import DuramenError
@@ -24,6 +24,7 @@ from duramen.units import MIB
 from duramen.wire.record_batch import BatchError
 from pyspark_duramen.catalog import RETRY_S
 from pyspark_duramen.options import OnTruncation
+from pyspark_duramen.proxy_place import ProxyPlace
 from pyspark_duramen.reading.columns import BatchSlice, make_rows, open_pieces
 from pyspark_duramen.reading.gaps import GapReason, RecordGap, make_gap_row, refuse_gap
 from pyspark_duramen.reading.ranges import LogRange
@@ -35,12 +36,12 @@ ANSWER_BYTES: Final = 8 * MIB
 class HotReader:
     """Reads ranges one after another; one for each task."""
 
-    def __init__(self, url: str, schema: pa.Schema, policy: OnTruncation) -> None:
+    def __init__(self, proxy: ProxyPlace, schema: pa.Schema, policy: OnTruncation) -> None:
         """Connects with the first read."""
         self._schema = schema
         self._policy = policy
         self._portal = Portal()
-        self._client = RestClient(url, has_http2=True)
+        self._client = proxy.open()
 
     def close(self) -> None:
         """Close the connection, and end the thread."""

@@ -54,7 +54,7 @@ class LogReader(DataSourceReader):
         Raises:
             DuramenError: `log_not_found`, `data_lost` (it begins in what is truncated), …
         """
-        with ProxyCatalog(self.options.url) as catalog:
+        with ProxyCatalog(self.options.proxy) as catalog:
             named = [log for log in self._find_logs(catalog) if self.predicates.has_log(log)]
             facts = catalog.find_facts(named)
             _check_all_there(self.options.patterns, named, facts)

@@ -34,13 +34,13 @@ def read_ranges(
         DuramenError: as `HotReader.read`.
     """
     with ExitStack() as stack:
-        hot = stack.enter_context(closing(HotReader(options.url, schema, options.on_truncation)))
+        hot = stack.enter_context(closing(HotReader(options.proxy, schema, options.on_truncation)))
         if options.cold_store is None:
             for wanted in ranges:
                 yield from hot.read(wanted)
             return
         if not is_planned:
-            with ProxyCatalog(options.url) as catalog:
+            with ProxyCatalog(options.proxy) as catalog:
                 ranges = list(find_places(ranges, catalog))
         cold = stack.enter_context(closing(ColdReader(options.cold_store, schema)))
         for wanted in ranges:

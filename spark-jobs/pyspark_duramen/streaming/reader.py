@@ -156,7 +156,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @property
     def _catalog(self) -> ProxyCatalog:
         if self._opened is None:
-            self._opened = ProxyCatalog(self._options.url)
+            self._opened = ProxyCatalog(self._options.proxy)
         return self._opened
 
     def _find_facts(self) -> dict[LogName, LogFacts]:

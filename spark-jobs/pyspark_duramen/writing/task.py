@@ -13,7 +13,6 @@ import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
 
 from duramen.client.blocking.portal import Portal
-from duramen.client.rest_client import RestClient
 from duramen.units import MIB
 from duramen.wire.record_batch import BatchProducer
 from pyspark_duramen.catalog import LogName
@@ -52,7 +51,7 @@ def write_rows(
         DuramenError: refused, or their fate is open: the task may be repeated; see `RowDelivery`.
     """
     portal = Portal()
-    client = RestClient(options.url, has_http2=True)
+    client = options.proxy.open()
     deliveries: dict[LogName, RowDelivery] = {}
 
     def find(log: LogName) -> RowDelivery:
