@@ -148,6 +148,8 @@ def parse_options(
     options = vars(parser.parse_args(argv))
     if (options["security"] == "on") != (options["tls_dir"] is not None):
         parser.error("give --tls-dir with --security on, and with it alone")
+    if options.get("issuers") is not None and options["security"] != "on":
+        parser.error("give --issuers with --security on alone: else nobody is asked who it is")
     repeated = ("ledger_dirs", "cors_origins", "public_names")
     lists = {name: tuple(options.get(name) or ()) for name in repeated}
     return ServiceOptions(role=role, **options | lists)
@@ -175,6 +177,13 @@ def _parse_origin(text: str) -> str:
 
 
 def _add_proxy_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--issuers",
+        metavar="FILE",
+        type=Path,
+        help="whose web tokens are believed at the public port, for --security on (default: "
+        "nobody's; API tokens and identities are)",
+    )
     parser.add_argument(
         "--no-forwarding",
         dest="is_forwarding",

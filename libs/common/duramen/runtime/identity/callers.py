@@ -5,8 +5,8 @@ finds it by its text. The table is bounded, also for each leaf: who makes many h
 its own. What may be trusted changes with the bundle, so a new one empties the table. A proxy that
 forwards calls has a header for each client as well; only a table that is told so knows those.
 
-Called by whoever calls or serves a data port, and by public ports. Source: docs/protocol/identity.md "The caller's
-header".
+Called by whoever calls or serves a data port, and by public ports.
+Source: docs/protocol/identity.md "The caller's header".
 """
 
 from __future__ import annotations
