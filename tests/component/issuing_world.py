@@ -39,7 +39,8 @@ class IssuingWorld:
         out = self.folder / name
         identity = make_identity(DOMAIN, role, name)
         with open_authority(self.ca, read_time()) as authority:
-            held = authority.issue(identity, read_time(), places=HERE, life=life)
+            places = HERE if identity.role.is_node else Places()
+            held = authority.issue(identity, read_time(), places=places, life=life)
             write_folder(out, held)
         return out
 

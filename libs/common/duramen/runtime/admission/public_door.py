@@ -28,6 +28,7 @@ from duramen.runtime.admission.call_rows import ROW_KEY, FoundRow, find_row
 from duramen.runtime.admission.caller_rights import CallerRights, refuse
 from duramen.runtime.admission.callers import CALL_KEY, AdmittedCall, ShownCredentials
 from duramen.runtime.credentials.principals import CredentialRefusedError, NothingKnownError
+from duramen.runtime.edge.coded_bodies import drop_rest
 from duramen.runtime.identity.callers import TooManyHeadersError
 from duramen.runtime.public.calls import Judged
 
@@ -36,6 +37,7 @@ REQUEST_HEADER: Final = "duramen-request"
 _LOG: Final = logging.getLogger(__name__)
 _LOG_INTERVAL_S: Final = 1.0
 _RETRY_AFTER_MS: Final = 1_000
+_WITHOUT_BODY: Final = ("GET", "HEAD")
 _REFUSED: Final = Counter(
     "duramen_public_calls_refused",
     "Calls of the public port that were refused for who called or what for",
@@ -57,7 +59,7 @@ class PublicDoor:
         self._log = _RefusalLog()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request, or refuse it without a look at its body."""
+        """Serve one request, or refuse it before its body is read."""
         if scope["type"] != "http" or scope["path"] in self._of_anybody:
             await self._app(scope, receive, send)
             return
@@ -120,12 +122,20 @@ class PublicDoor:
         self, refusal: DuramenError, scope: Scope, receive: Receive, send: Send
     ) -> None:
         answer = problem_response(refusal)
-        answer.headers["cache-control"] = "no-store"
+        headers = [*answer.raw_headers, (b"cache-control", b"no-store")]
         if (request_id := scope.get(REQUEST_HEADER)) is not None:
-            answer.headers[REQUEST_HEADER] = request_id
-        if scope["method"] == "HEAD":
-            answer.body = b""
-        await answer(scope, receive, send)
+            headers.append((REQUEST_HEADER.encode(), request_id.encode()))
+        status, body = answer.status_code, bytes(answer.body)
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        if scope["method"] in _WITHOUT_BODY:
+            body = b"" if scope["method"] == "HEAD" else body
+            await send({"type": "http.response.body", "body": body})
+            return
+        await send({"type": "http.response.body", "body": body, "more_body": True})
+        # What is still sent is dropped: the end of its connection would hide the answer, and an
+        # append whose answer is not seen is of unknown fate.
+        await drop_rest(receive)
+        await send({"type": "http.response.body", "body": b""})
 
 
 def _may(rights: CallerRights, found: FoundRow) -> bool:

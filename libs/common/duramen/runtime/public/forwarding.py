@@ -224,6 +224,8 @@ class Forwarder:
                 continue
             if naming is not None and answer.status_code == _UNAUTHENTICATED:
                 self._counts["not_known_there"] += 1
+                if exchange.admitted is not None:
+                    exchange.admitted.check()
                 self._reconsider(naming, answer)
                 if url not in asked_again:
                     asked_again.add(url)
