@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from pyreqwest.client import ClientBuilder
 
+from duramen.client import rest_client
 from duramen.client.rest_client import RestClient
 from duramen.errors import DuramenError
 from duramen.runtime.http_client import DeniedError, PeerClient, PeerError
@@ -28,8 +30,10 @@ from duramen.runtime.security.permitted_roles import BOOKIE_PATHS, SEQUENCER_PAT
 from duramen.runtime.security.process_security import ProcessSecurity
 from duramen.units import SECOND
 from tests.pauses import let_pass
+from tests.process.answers import repeat_safely
 from tests.process.cluster import LocalCluster, create_log, run, running_cluster
 from tests.process.history import read_log
+from tests.process.known_caller import call_with_token
 from tests.process.steady_load import running_loads
 from tests.process.takeovers import statistics
 from tests.process.times import HANG_S
@@ -48,9 +52,10 @@ _CALL_US: Final = 5 * SECOND
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalCluster]:
     flags = ("--security", "on", "--sequencers", "2", "--no-restart")
     with running_cluster(tmp_path / "c", *flags) as running:
+        call_with_token(running, monkeypatch)
         yield running
 
 
@@ -182,6 +187,30 @@ async def _is_denied(client: PeerClient, url: str) -> bool:
     except PeerError:
         return False
     return False
+
+
+def test_the_public_ports_of_a_secured_cluster_know_who_calls(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        await create_log(cluster, "log", {})
+        record = {"records": [{"body": "x"}]}
+        path = "/v1/namespaces/default/logs/log/records"
+        for url in (cluster.state()["write_url"], cluster.state()["read_url"]):
+            known = RestClient(url)
+            await repeat_safely(lambda known=known: known.post_json(path, record))
+            with monkeypatch.context() as patch:
+                patch.setattr(rest_client, "ClientBuilder", ClientBuilder)
+                stranger = RestClient(url)
+            with pytest.raises(DuramenError) as caught:
+                await stranger.post_json(path, record)
+            assert caught.value.code == "unauthenticated"
+            await known.close()
+            await stranger.close()
+        bodies = await read_log(cluster.state()["read_url"], "log")
+        assert len(bodies) == 2
+
+    run(scenario())
 
 
 def test_who_is_revoked_is_refused_within_seconds(cluster: LocalCluster) -> None:

@@ -12,7 +12,7 @@ import enum
 import os
 import shutil
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
@@ -84,9 +84,9 @@ def find_url(url: str | None, data: Path, kind: ProxyKind) -> str:
     return found
 
 
-def open_client(url: str) -> RestClient:
-    """A client of that server; who waits for it for long is told so on standard error."""
-    return RestClient(url, observer=WaitNotice(url, say))
+def open_client(url: str, shown: Mapping[str, str] | None = None) -> RestClient:
+    """A client of that server, which shows these headers; who waits for it for long is told so."""
+    return RestClient(url, observer=WaitNotice(url, say), shown=shown)
 
 
 def parse_argument(parse: Any, text: str) -> Any:

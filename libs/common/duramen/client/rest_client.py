@@ -122,9 +122,11 @@ class RestClient:
         has_http2: bool = False,
         timeout_s: float = _ANSWER_TIMEOUT_S,
         observer: CallObserver | None = None,
+        shown: Mapping[str, str] | None = None,
     ) -> None:
-        """`has_http2`: one HTTP/2 connection (in cleartext with prior knowledge), which keeps the
-        order of what is sent; otherwise HTTP/1.1, which passes every ingress.
+        """`shown`: headers of every call, which say who it is. `has_http2`: one HTTP/2 connection
+        (in cleartext with prior knowledge), which keeps the order of what is sent; otherwise
+        HTTP/1.1, which passes every ingress.
         """
         self.url = url.rstrip("/")
         self._observer = observer
@@ -140,6 +142,8 @@ class RestClient:
             .brotli(enable=False)
             .deflate(enable=False)
         )
+        if shown:
+            builder = builder.default_headers(dict(shown))
         if has_http2:
             builder = _speak_http2(builder, is_clear=self.url.startswith("http://"))
         self._client: Client = builder.build()

@@ -23,9 +23,11 @@ from duramen.runtime.identity.authority import (
 )
 from duramen.runtime.identity.certificates import NOWHERE, Places
 from duramen.runtime.identity.folder import read_folder, write_folder
-from duramen.runtime.identity.names import Identity, IdentityError, make_identity
+from duramen.runtime.identity.header import make_header
+from duramen.runtime.identity.names import Identity, IdentityError, Role, make_identity
 
 RENEWAL_LOOK_S: Final = 600.0
+_OPERATOR: Final = "duramen-run"
 _HERE: Final = Places(("localhost",), (ipaddress.ip_address(HOST),))
 
 
@@ -88,6 +90,18 @@ class LocalIdentities:
                     refusals.append(str(error))
         if refusals:
             raise IdentityError("; ".join(refusals))
+
+    def name_operator(self, node_id: str) -> dict[str, str]:
+        """The header of an operator of this cluster for one write proxy, good for minutes.
+
+        Raises:
+            IdentityError: the CA cannot be read.
+        """
+        now = _now()
+        with open_authority(self._authority, now) as authority:
+            held = authority.issue(make_identity(self._domain, Role.OPERATOR, _OPERATOR), now)
+        receiver = make_identity(self._domain, Role.WRITEPROXY, node_id)
+        return {"duramen-identity": make_header(held.key, held.leaf, receiver, now)}
 
     def folder_of(self, node_id: str) -> Path:
         """Where the identity of a process lies."""

@@ -147,6 +147,12 @@ class Supervisor:
         self._fault: str | None = None
         self._lock: IO[str] | None = None
 
+    def name_operator(self) -> dict[str, str]:
+        """Headers by which the first write proxy knows an operator of a secured cluster."""
+        assert self._identities is not None, "a cluster that asks nobody is called by anybody"
+        first = next(one for one in self.state.members if one.role == "writeproxy")
+        return self._identities.name_operator(first.node_id)
+
     @property
     def state(self) -> ClusterState:
         """What the cluster consists of now."""

@@ -14,7 +14,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final, Literal
@@ -253,7 +253,8 @@ async def _serve(
         say(f"waiting for ZooKeeper at {options.zookeeper}: no connection is taken there")
     await supervisor.start()
     state = supervisor.state
-    await _create_namespace(state)
+    shown = supervisor.name_operator() if options.is_secure else None
+    await _create_namespace(state, shown)
     if is_json:
         print_json({"event": "cluster_ready"} | state.to_json())
     else:
@@ -284,13 +285,16 @@ async def _is_answering(hosts: str) -> bool:
     return False
 
 
-async def _create_namespace(state: ClusterState) -> None:
+async def _create_namespace(state: ClusterState, shown: Mapping[str, str] | None) -> None:
     """Every cluster of `duramen run` has the namespace `default`.
+
+    Args:
+        shown: headers that say who asks; None: nobody is asked.
 
     Raises:
         DuramenError, PeerError: the write proxy refused for good, or does not answer.
     """
-    client = open_client(state.to_json()["write_url"])
+    client = open_client(state.to_json()["write_url"], shown)
     try:
         await repeat_while_refused(
             lambda: client.ensure_namespace(NAMESPACE, {}),
