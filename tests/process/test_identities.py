@@ -12,6 +12,7 @@ import datetime as dt
 import ipaddress
 import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -198,7 +199,7 @@ def test_the_public_ports_of_a_secured_cluster_know_who_calls(
         path = "/v1/namespaces/default/logs/log/records"
         for url in (cluster.state()["write_url"], cluster.state()["read_url"]):
             known = RestClient(url)
-            await repeat_safely(lambda known=known: known.post_json(path, record))
+            await repeat_safely(partial(known.post_json, path, record))
             with monkeypatch.context() as patch:
                 patch.setattr(rest_client, "ClientBuilder", ClientBuilder)
                 stranger = RestClient(url)

@@ -197,8 +197,6 @@ class Forwarder:
         asked_again: set[str] = set()
         while urls:
             url = urls.popleft()
-            if body is None and call.fate is not CallFate.NOTHING and client.is_begun:
-                break
             naming = self._name_client(url, exchange.admitted)
             if naming is not None and naming.header is None:
                 continue
@@ -207,6 +205,8 @@ class Forwarder:
                 builder = builder.body_stream(client.hold_open())
             elif body is not None:
                 builder = builder.body_bytes(body)
+            elif client.is_begun:
+                break
             else:
                 builder = builder.body_stream(client.pieces())
             for name, value in [*headers, *_list_named(naming)]:
