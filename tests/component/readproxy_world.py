@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -44,6 +45,7 @@ from duramen.runtime.cold.memory import MemoryColdStore
 from duramen.runtime.http_server import Answer, DataServer, Reply
 from duramen.runtime.reading.cold_reads import make_cold_reads
 from duramen.runtime.role import ServiceOptions
+from duramen.runtime.security.process_security import ProcessSecurity
 from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
 from duramen.wire.bookie_calls import (
     Marks,
@@ -206,7 +208,10 @@ class World:
         cors_origins: tuple[str, ...] = (),
         *,
         metadata_age_max_us: int = METADATA_AGE_MAX_US,
+        security: ProcessSecurity | None = None,
+        issuers: Path | None = None,
     ) -> None:
+        self.uuid = CLUSTER if security is None else security.identity.domain
         self.tree = MemoryTree()
         self.store = MemoryStore(self.tree)
         self.bookies = {m.bookie: FakeBookie(m) for m in (A, B, C, D)}
@@ -219,13 +224,15 @@ class World:
         """Of an open segment; below what is incomplete."""
         options = ServiceOptions(
             "readproxy", "c", "rp-0", "127.0.0.1", 0, 0, "", "eu", "ra", "none", 4.0, None,
-            cors_origins=cors_origins, metadata_age_max_us=metadata_age_max_us,
+            cors_origins=cors_origins, metadata_age_max_us=metadata_age_max_us, issuers=issuers,
         )  # fmt: skip
         self.cold_store = MemoryColdStore()
         self.cold = make_cold_reads(self.cold_store, self.store, PATHS)
         self.proxy_store = MemoryStore(self.tree)
         self.registry = prometheus_client.CollectorRegistry()
-        self.proxy = ReadProxy(options, self.proxy_store, cold=self.cold, registry=self.registry)
+        self.proxy = ReadProxy(
+            options, self.proxy_store, cold=self.cold, registry=self.registry, security=security
+        )
         self.http = httpx.AsyncClient(timeout=30, trust_env=False)
 
     async def start(self) -> None:
@@ -245,7 +252,9 @@ class World:
                 ephemeral=True,
                 make_parents=True,
             )
-        await self.put(PATHS.cluster, encode_node({"uuid": CLUSTER, "format": 1, "last_log_id": 9}))
+        await self.put(
+            PATHS.cluster, encode_node({"uuid": self.uuid, "format": 1, "last_log_id": 9})
+        )
         await self.put(PATHS.namespace("ns"), encode_node({"config": {}}))
         await self.put(PATHS.name("ns", "log"), encode_node({"log_id": str(LOG)}))
         await self.put(PATHS.log(LOG), encode_log(self.log))

@@ -162,7 +162,9 @@ def test_pages_may_use_all_of_the_contract() -> None:
     components = make_document()["components"]
     described = components["parameters"].values()
     headers = {p["name"].lower() for p in described if p["in"] == "header"}
-    assert headers | {"content-type", "content-encoding"} == {n.lower() for n in TAKEN_HEADERS}
+    assert headers | {"content-type", "content-encoding", "authorization"} == {
+        n.lower() for n in TAKEN_HEADERS
+    }
     # The first is always shown; redirects are followed by the browser, which shows a page none.
     of_browsers = {"Cache-Control", "Location"}
     assert set(components["headers"]) - of_browsers <= set(SHOWN_HEADERS)

@@ -22,10 +22,11 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import httpx
 
+from duramen.client.credentials.local_cluster import find_local_credential
 from duramen.client.rest_client import RestClient
 from tests.process.answers import repeat_safely
 from tests.process.times import HANG_S
@@ -56,6 +57,10 @@ class LocalCluster:
         assert self._run.stdout is not None
         threading.Thread(target=self._collect, args=(self._run.stdout,), daemon=True).start()
         self.wait_event("cluster_ready")
+
+    def open_client(self, kind: Literal["write_url", "read_url"]) -> RestClient:
+        """A client of a public port, which shows what the cluster's folder has for it."""
+        return RestClient(self.state()[kind], credential=find_local_credential(self.folder))
 
     def wait_event(self, kind: str, timeout_s: float = HANG_S) -> dict[str, Any]:
         """The next event of a kind."""
@@ -202,7 +207,7 @@ def running_cluster(folder: Path, *flags: str) -> Iterator[LocalCluster]:
 
 async def create_log(cluster: LocalCluster, name: str, config: dict[str, Any]) -> str:
     """Create `default/name`; returns its log id. What may be repeated is, as every client does."""
-    client = RestClient(cluster.state()["write_url"])
+    client = cluster.open_client("write_url")
 
     async def create() -> str:
         await client.ensure_log("default", name, config)

@@ -150,13 +150,13 @@ class History:
             assert all(present) or not any(present), f"append {number} is there in part"
 
 
-async def read_log(read_url: str, log: str, *, expect_count: int = 0) -> list[bytes]:
+async def read_log(source: str | RestClient, log: str, *, expect_count: int = 0) -> list[bytes]:
     """Every body from head to tail, through a fresh client; asserts gapless numbers (G1).
 
     Waits until at least `expect_count` records can be read: recovery of what a dead sequencer left
-    goes on beside the reader.
+    goes on beside the reader. A client that is given is closed.
     """
-    client = RestClient(read_url)
+    client = RestClient(source) if isinstance(source, str) else source
     bodies: list[bytes] = []
     position = "head"
     try:

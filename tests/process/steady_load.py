@@ -30,13 +30,13 @@ OPEN_COUNT_MAX: Final = 300
 class Load:
     """Appends to one log at a steady pace, and when each was acknowledged."""
 
-    def __init__(self, url: str, log: str, *, first: int = 0) -> None:
+    def __init__(self, client: RestClient, log: str, *, first: int = 0) -> None:
         self.log = log
         self.acked: set[bytes] = set()
         self.acked_s: list[tuple[float, float]] = []
         """(when it was sent, when it was acknowledged) of each, in the order of answers."""
         self.failed_count = 0
-        self._client = RestClient(url)
+        self._client = client
         self._open: set[asyncio.Task[None]] = set()
         self._count = first
 
@@ -81,7 +81,7 @@ async def running_loads(
     cluster: LocalCluster, logs: list[str], *, first: int = 0
 ) -> AsyncIterator[list[Load]]:
     """A load for each log, until the end of the block; bodies are numbered from `first`."""
-    loads = [Load(cluster.state()["write_url"], log, first=first) for log in logs]
+    loads = [Load(cluster.open_client("write_url"), log, first=first) for log in logs]
     tasks = [asyncio.create_task(load.run()) for load in loads]
     try:
         yield loads

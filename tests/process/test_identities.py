@@ -12,6 +12,7 @@ import datetime as dt
 import ipaddress
 import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +29,7 @@ from duramen.runtime.security.permitted_roles import BOOKIE_PATHS, SEQUENCER_PAT
 from duramen.runtime.security.process_security import ProcessSecurity
 from duramen.units import SECOND
 from tests.pauses import let_pass
+from tests.process.answers import repeat_safely
 from tests.process.cluster import LocalCluster, create_log, run, running_cluster
 from tests.process.history import read_log
 from tests.process.steady_load import running_loads
@@ -109,7 +111,7 @@ def test_every_certificate_is_renewed_under_load_and_no_append_or_read_fails(
             await create_log(cluster, log, {})
         authority = Authority(cluster)
         nodes = [e for e in cluster.state()["processes"] if e["role"] != "zookeeper"]
-        reader = RestClient(cluster.state()["read_url"])
+        reader = cluster.open_client("read_url")
         read_count = 0
 
         async def read_on() -> None:
@@ -136,7 +138,7 @@ def test_every_certificate_is_renewed_under_load_and_no_append_or_read_fails(
             assert read_count > 20
         await reader.close()
         for load in loads:
-            bodies = await read_log(cluster.state()["read_url"], load.log)
+            bodies = await read_log(cluster.open_client("read_url"), load.log)
             assert load.acked <= set(bodies), "nothing that was acknowledged is lost"
 
     run(scenario(), timeout_s=HANG_S * 2 + 600)
@@ -184,10 +186,29 @@ async def _is_denied(client: PeerClient, url: str) -> bool:
     return False
 
 
+def test_the_public_ports_of_a_secured_cluster_know_who_calls(cluster: LocalCluster) -> None:
+    async def scenario() -> None:
+        await create_log(cluster, "log", {})
+        record = {"records": [{"body": "x"}]}
+        path = "/v1/namespaces/default/logs/log/records"
+        for known in (cluster.open_client("write_url"), cluster.open_client("read_url")):
+            await repeat_safely(partial(known.post_json, path, record))
+            stranger = RestClient(known.url)
+            with pytest.raises(DuramenError) as caught:
+                await stranger.post_json(path, record)
+            assert caught.value.code == "unauthenticated"
+            await known.close()
+            await stranger.close()
+        bodies = await read_log(cluster.open_client("read_url"), "log")
+        assert len(bodies) == 2
+
+    run(scenario())
+
+
 def test_who_is_revoked_is_refused_within_seconds(cluster: LocalCluster) -> None:
     async def scenario() -> None:
         await create_log(cluster, "log", {})
-        client = RestClient(cluster.state()["write_url"])
+        client = cluster.open_client("write_url")
         await client.post_json(
             "/v1/namespaces/default/logs/log/records", {"records": [{"body": "before"}]}
         )

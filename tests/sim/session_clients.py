@@ -155,7 +155,7 @@ class _Session:
 class _Names:
     """As much of `NameCache` and `AutoCreator` as a session asks for: every log is there."""
 
-    async def find(self, _namespace: str, log: str) -> LogId:
+    async def find(self, _namespace: str, log: str, _call: object) -> LogId:
         return LogId(int(log.removeprefix("log-")) + 1)
 
     def doubt(self, namespace: str, log: str) -> None:

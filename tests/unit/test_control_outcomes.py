@@ -80,8 +80,8 @@ def test_a_creation_that_failed_is_tried_again() -> None:
         made: list[Any] = [names, creator, Store()]
         auto = AutoCreator(made[0], made[1], made[2], Paths("test"))
         with pytest.raises(DuramenError):
-            await auto.find("ns", "log")
-        assert await auto.find("ns", "log") == 7
+            await auto.find("ns", "log", None)
+        assert await auto.find("ns", "log", None) == 7
         assert auto.statistics() == {"created": 1, "creating": 0}
 
     asyncio.run(scenario())

@@ -58,6 +58,14 @@ def _is_settled(asked: ReadRequest, start: Start, log: LogNode, next_seq_num: in
     return start.seq_num < next_seq_num <= log.totals.record_count
 
 
+def keep_private(answer: Response) -> None:
+    """What was given to somebody who may read it is no shared cache's to give to others."""
+    kept = answer.headers.get("cache-control")
+    if kept is not None and kept.startswith("public"):
+        answer.headers["cache-control"] = kept.replace("public", "private", 1)
+        answer.headers["vary"] = f"{answer.headers['vary']}, Authorization, Duramen-Identity"
+
+
 def omit_known(if_none_match: str | None, answer: Response) -> Response:
     """The answer, or 304 where the client has it already (RFC 9110, 13.1.2)."""
     tag = answer.headers.get("etag")

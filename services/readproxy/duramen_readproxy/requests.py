@@ -16,6 +16,7 @@ from typing import Final, Literal, Self
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from duramen.errors import DuramenError
+from duramen.runtime.admission.callers import AdmittedCall
 
 OK: Final = "ok"
 GONE: Final = "client_gone"
@@ -74,6 +75,7 @@ class OpenRequest:
         "_began_s",
         "_is_answered",
         "_requests",
+        "admitted",
         "call",
         "is_stream",
         "outcome",
@@ -85,6 +87,8 @@ class OpenRequest:
         self._began_s = time.perf_counter()
         self._is_answered = False
         self.call = call
+        self.admitted: AdmittedCall | None = None
+        """Whose it is; None: nobody is asked who it is."""
         self.is_stream = False
         """Whether its answer goes on after the route has returned, and ends it itself."""
         self.outcome = OK

@@ -23,6 +23,7 @@ from duramen.core.life.trim import SegmentStatus, status_of
 from duramen.core.log_node import LogNode
 from duramen.core.reading.reader import ReaderLimits
 from duramen.ids import Epoch
+from duramen.runtime.admission.callers import AdmittedCall, call_of
 from duramen.runtime.public.answers import (
     MarkAnswer,
     SegmentsAnswer,
@@ -41,7 +42,7 @@ from duramen.texts import check_log_name, check_namespace
 from duramen.units import KIB, MIB
 from duramen.wire.read_answers import MOVED_HEADER, NEXT_HEADER, START_HEADER, TAIL_HEADER
 from duramen_readproxy.answers import BatchPick, RecordPick
-from duramen_readproxy.caching import encode_caching, omit_known
+from duramen_readproxy.caching import encode_caching, keep_private, omit_known
 from duramen_readproxy.following.encodings import SharedEncodings
 from duramen_readproxy.following.feed import Feeds
 from duramen_readproxy.following.homes import HOME_HEADER, Homes
@@ -156,12 +157,15 @@ def make_app(backend: Backend) -> FastAPI:
     async def give_records(request: Request, namespace: str, log: str) -> Response:
         with backend.requests.open("records") as opened:
             wanted = read_request(request)
+            opened.admitted = call = call_of(request)
             follower = await find(namespace, log)
             receive, known = request.receive, request.headers.get("if-none-match")
             del request  # thousands may wait here: they keep what they need
             response = await unless_gone(
                 receive, answer_read(backend, follower, wanted, opened), opened
             )
+            if call is not None:
+                keep_private(response)
             response = omit_known(known, response)
             if not isinstance(response, ClientStream):
                 opened.note_sent(wanted.form.name.lower(), len(response.body))
@@ -192,7 +196,7 @@ async def answer_read(
     headers = {MOVED_HEADER: f"seq:{start.seq_num}"} if start.is_moved else {}
     if wanted.form.is_stream:
         return await _answer_stream(backend, follower, start, wanted, headers, opened=opened)
-    reader = open_reader(backend, follower, start, wanted)
+    reader = open_reader(backend, follower, start, wanted, opened.admitted)
     if wanted.form is Form.BATCH:
         batches = BatchPick(start, wanted.bounds)
         tail = await fill(reader, batches, wanted.wait_us, view.find_reach)
@@ -239,7 +243,7 @@ async def _answer_stream(
     opened: OpenRequest,
 ) -> Response:
     """NDJSON or events."""
-    reader = open_reader(backend, follower, start, wanted)
+    reader = open_reader(backend, follower, start, wanted, opened.admitted)
     pieces = stream_records(
         reader,
         make_form(follower.log_id, start, wanted, backend.encodings, reader.find_hole),
@@ -261,12 +265,18 @@ async def _answer_stream(
 
 
 def open_reader(
-    backend: Backend, follower: LogFollower, start: Start, wanted: ReadRequest
+    backend: Backend,
+    follower: LogFollower,
+    start: Start,
+    wanted: ReadRequest,
+    call: AdmittedCall | None,
 ) -> RecordReader:
-    """A reader from the start on."""
+    """A reader from the start on; `call` is in whose name it waits."""
     limits = choose_limits(start, wanted)
     position = (start.epoch, start.entry)
-    return RecordReader(backend.feeds, backend.fetcher, follower, position, limits)
+    reader = RecordReader(backend.feeds, backend.fetcher, follower, position, limits)
+    reader.call = call
+    return reader
 
 
 def choose_limits(start: Start, wanted: ReadRequest) -> ReaderLimits:

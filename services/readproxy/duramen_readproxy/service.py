@@ -17,6 +17,7 @@ from prometheus_client import REGISTRY, CollectorRegistry
 
 from duramen.core.reading.replica_order import Place
 from duramen.errors import DuramenError
+from duramen.runtime.admission.admission import open_admission
 from duramen.runtime.cluster_node import wait_own_cluster
 from duramen.runtime.http_client import PeerClient
 from duramen.runtime.identity.names import Role
@@ -97,10 +98,11 @@ class ReadProxy:
         self.requests = Requests(registry)
         self.app = make_app(self)
         self._forwarder = make_forwarder(
-            options, store, paths.write_proxies, lambda: self._is_draining
+            options, store, paths.write_proxies, lambda: self._is_draining, security
         )
+        self._admission = open_admission(options, store, security)
         complete_app(self.app, self._forwarder)
-        self._server = make_public_server(self.app, options)
+        self._server = make_public_server(self.app, options, self._admission)
         self._registration = Registration(
             store, f"{paths.read_proxies}/{options.node_id}", self._describe()
         )
@@ -127,6 +129,8 @@ class ReadProxy:
         await wait_own_cluster(self._store, paths, domain_of(self._security))
         if self._security is not None:
             self._security.start()
+        if self._admission is not None:
+            await self._admission.start()
         await self._bookies.start()
         await self.homes.start()
         if self._forwarder is not None:
@@ -146,6 +150,8 @@ class ReadProxy:
         if self._forwarder is not None:
             await self._forwarder.stop()
         await self._server.stop()
+        if self._admission is not None:
+            await self._admission.stop()
         await self.feeds.stop()
         await self.fetcher.stop()
         await self.homes.stop()
@@ -189,6 +195,7 @@ class ReadProxy:
             "homes": self.homes.statistics(),
             "public_certificate": self._server.statistics(),
             "security": None if self._security is None else self._security.statistics(),
+            "admission": None if self._admission is None else self._admission.statistics(),
         }
 
     def begin_request(self) -> None:

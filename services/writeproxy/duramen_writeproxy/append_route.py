@@ -22,6 +22,7 @@ from fastapi import Request, Response
 from duramen.errors import DuramenError
 from duramen.limits import APPEND_TIMEOUT_MAX_US, APPEND_TIMEOUT_US
 from duramen.runtime.admin import problem_response
+from duramen.runtime.admission.callers import call_of
 from duramen.runtime.rest import announced_bytes, read_body, read_query, shorten_field
 from duramen.texts import check_log_name, check_namespace
 from duramen.units import SECOND, parse_duration_us
@@ -136,7 +137,7 @@ class AppendRoute:
                 head.media, body, now_ms, is_base64=head.is_base64, conditions=head.conditions
             )
             if log_id is None:
-                log_id = await self._creator.find(namespace, log)
+                log_id = await self._creator.find(namespace, log, call_of(request))
             return await self._appender.append(
                 f"{namespace}/{log}",
                 log_id,

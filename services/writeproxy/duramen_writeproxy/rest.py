@@ -9,13 +9,17 @@ Called by `service`. Source: docs/protocol/rest.md, docs/protocol/errors.md.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 
 import orjson
 from fastapi import FastAPI, Request, Response
 
 from duramen.config import parse_log_config, parse_namespace_config
+from duramen.core.rights.verbs import Verb
 from duramen.errors import DuramenError
+from duramen.runtime.admission.caller_rights import CallerRights
+from duramen.runtime.admission.callers import call_of
 from duramen.runtime.public.answers import (
     LogChangedAnswer,
     LogMadeAnswer,
@@ -39,7 +43,7 @@ from duramen.texts import check_log_name, check_namespace
 from duramen.units import KIB
 from duramen_writeproxy.append_route import AppendRoute
 from duramen_writeproxy.intake.stream_route import StreamRoute
-from duramen_writeproxy.logs.catalog import CatalogQueries, parse_page
+from duramen_writeproxy.logs.catalog import CatalogQueries, Shows, parse_page, show_all
 from duramen_writeproxy.logs.creation import Creator
 from duramen_writeproxy.logs.fencing import FenceRoute
 
@@ -161,13 +165,15 @@ class _RestRoutes:
     async def list_namespaces(self, request: Request) -> Response:
         """A page of the namespaces, by name."""
         page = parse_page(read_query(request, _PAGE_FIELDS))
-        return respond(await self._catalog.list_namespaces(page))
+        rights = _find_rights(request)
+        return respond(await self._catalog.list_namespaces(page, _show_namespaces(rights)))
 
     async def list_logs(self, request: Request) -> Response:
         """A page of a namespace's logs, by name."""
         page = parse_page(read_query(request, _PAGE_FIELDS))
         namespace = check_namespace(request.path_params["ns"])
-        return respond(await self._catalog.list_logs(namespace, page))
+        shows = _show_logs(_find_rights(request), namespace)
+        return respond(await self._catalog.list_logs(namespace, page, shows))
 
     async def _read_config(self, request: Request) -> dict[str, Any]:
         read_query(request, ())
@@ -183,6 +189,23 @@ class _RestRoutes:
             announced=announced_bytes(headers.get(b"content-length")),
         )
         return parse_object(body) if body else {}
+
+
+def _find_rights(request: Request) -> CallerRights | None:
+    call = call_of(request)
+    return None if call is None else call.find_rights()
+
+
+def _show_namespaces(rights: CallerRights | None) -> Shows:
+    if rights is None:
+        return show_all
+    return partial(rights.reaches, Verb.LIST)
+
+
+def _show_logs(rights: CallerRights | None, namespace: str) -> Shows:
+    if rights is None:
+        return show_all
+    return partial(rights.judge, Verb.LIST, namespace)
 
 
 def _log_of(request: Request) -> tuple[str, str]:

@@ -15,6 +15,7 @@ import logging
 from collections.abc import Collection
 from typing import Any, Final
 
+from duramen.runtime.admission.admission import open_admission
 from duramen.runtime.cluster_node import wait_own_cluster
 from duramen.runtime.http_client import PeerClient
 from duramen.runtime.identity.names import Role
@@ -102,11 +103,13 @@ class WriteProxy:
         app = make_app(self._append_route, catalog, self._creator, fence_route, self._stream_route)
         add_life_routes(app, self._names, self._creator, lambda: self._append_route.is_draining)
         self._forwarder = make_forwarder(
-            options, store, self._paths.read_proxies, lambda: self._append_route.is_draining
-        )
+            options, store, self._paths.read_proxies, lambda: self._append_route.is_draining,
+            security,
+        )  # fmt: skip
+        self._admission = open_admission(options, store, security)
         complete_app(app, self._forwarder)
         self._cluster = Cluster(self._names, self._roster, self._peers)
-        self._server = make_public_server(app, options)
+        self._server = make_public_server(app, options, self._admission)
         self._registration: Registration | None = None
         self._is_started = False
         IN_FLIGHT_BYTES.set_function(lambda: self._budget.held_bytes)
@@ -129,6 +132,8 @@ class WriteProxy:
         await wait_own_cluster(self._store, self._paths, domain_of(self._security))
         if self._security is not None:
             self._security.start()
+        if self._admission is not None:
+            await self._admission.start()
         await self._roster.start()
         await self._elsewhere.start()
         if self._observing is not None:
@@ -161,6 +166,8 @@ class WriteProxy:
         if self._forwarder is not None:
             await self._forwarder.stop()
         await self._server.stop()
+        if self._admission is not None:
+            await self._admission.stop()
         self._encoder.close()
         if self._registration is not None:
             await self._registration.stop()
@@ -194,6 +201,7 @@ class WriteProxy:
             "metadata": self._store.statistics(),
             "public_certificate": self._server.statistics(),
             "security": None if self._security is None else self._security.statistics(),
+            "admission": None if self._admission is None else self._admission.statistics(),
             "members": None if self._observing is None else self._observing.statistics(),
         }
 

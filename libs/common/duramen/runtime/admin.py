@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict
 from duramen import __version__
 from duramen.core.rights.verbs import Verb
 from duramen.errors import DuramenError
+from duramen.runtime.credentials.principals import CHALLENGE
 from duramen.runtime.edge.document_page import (
     DOCS_PATH,
     make_document_endpoint,
@@ -119,6 +120,8 @@ def problem_response(error: DuramenError) -> Response:
     headers = {}
     if "retry_after_ms" in problem:
         headers["Retry-After"] = str(-(-problem["retry_after_ms"] // 1000))
+    if error.code == "unauthenticated":
+        headers["WWW-Authenticate"] = CHALLENGE
     return JSONResponse(
         problem, status_code=error.kind.status, media_type=_PROBLEM, headers=headers
     )

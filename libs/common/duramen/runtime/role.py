@@ -41,6 +41,7 @@ class ServiceOptions:
     reach the administration under the same host. `public_names` are further names that it is called
     by, as behind an ingress: ADR 0025. `tls_dir` holds the identity, and `public_tls_dir` the
     certificate of a proxy's public port: docs/protocol/identity.md.
+    `issuers` is a proxy's: who may say who its clients are, docs/protocol/credentials.md.
     `weight`
     is a sequencer's: its share of the logs, relative to the others'. `audit_interval_us` and
     `lost_bookie_grace_us` are a sequencer's, for when it is the auditor: docs/protocol/repair.md.
@@ -69,6 +70,7 @@ class ServiceOptions:
     data_dir: Path | None
     tls_dir: Path | None = None
     public_tls_dir: Path | None = None
+    issuers: Path | None = None
     journal_dir: Path | None = None
     ledger_dirs: tuple[Path, ...] = ()
     accept_new_incarnation: bool = False

@@ -137,6 +137,8 @@ def parse_options(
     options = vars(parser.parse_args(argv))
     if (options["security"] == "on") != (options["tls_dir"] is not None):
         parser.error("give --tls-dir with --security on, and with it alone")
+    if options.get("issuers") is not None and options["security"] != "on":
+        parser.error("give --issuers with --security on alone: else nobody is asked who it is")
     repeated = ("ledger_dirs", "cors_origins", "public_names")
     lists = {name: tuple(options.get(name) or ()) for name in repeated}
     return ServiceOptions(role=role, **options | lists)
@@ -186,6 +188,13 @@ def _add_proxy_options(parser: argparse.ArgumentParser) -> None:
         help="the folder of the public port's certificate: tls.crt with its chain, tls.key, and, "
         "where the cluster's CA has not issued it, ca.crt with what proxies trust for one another; "
         "read again when it changes (default: the port speaks HTTP in clear)",
+    )
+    parser.add_argument(
+        "--issuers",
+        metavar="FILE",
+        type=Path,
+        help="whose web tokens are believed at the public port, for --security on (default: "
+        "nobody's; API tokens and identities are)",
     )
     parser.add_argument(
         "--no-forwarding",

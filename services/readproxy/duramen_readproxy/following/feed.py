@@ -16,12 +16,14 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from duramen.core.reading.feed_window import WINDOW_COUNT_MAX, FedEntry, FeedWindow, Position
 from duramen.core.reading.reader import ReaderLimits
 from duramen.errors import DuramenError
 from duramen.ids import LogId
+from duramen.runtime.admission.callers import AdmittedCall
 from duramen.runtime.reading.bookies import RangeFetcher, read_clock_us
 from duramen.runtime.reading.log_reader import DataLost, LogCursor, Truncated
 from duramen.runtime.reading.metadata import LogFollower
@@ -74,17 +76,24 @@ class LogFeed:
         """Somebody may know a higher LAC: the feed need not wait to be told it by a bookie."""
         self._cursor.learn_known()
 
-    async def wait(self, position: Position, deadline_us: int) -> Sequence[FedEntry] | None:
+    async def wait(
+        self, position: Position, deadline_us: int, call: AdmittedCall | None = None
+    ) -> Sequence[FedEntry] | None:
         """The entries from a position on, as soon as there are some.
+
+        Args:
+            call: who waits; None: nobody is asked who it is.
 
         Returns:
             Entries of one segment; none after the deadline, at the end of an ended log, or when
             the process stops. None: the reader must read by itself.
 
         Raises:
-            DuramenError: the feed could not go on, and why.
+            DuramenError: the feed could not go on, and why; or the call may not.
         """
         while True:
+            if call is not None:
+                call.check()
             found = self.window.take(position)
             if found or found is None:
                 return found
@@ -97,10 +106,14 @@ class LogFeed:
                 return None
             # By hand, because thousands wait here: a future each, and nothing else.
             waiter = self.room.enter(deadline_us, now_us)
+            if call is not None:
+                call.on_end = partial(_wake, waiter)
             try:
                 await waiter
             finally:
                 self.room.leave(waiter, deadline_us)
+                if call is not None:
+                    call.on_end = None
 
     def stop_waiting(self) -> None:
         """Nobody waits here any more."""
@@ -134,6 +147,11 @@ class LogFeed:
         finally:
             # Only now is the task done, for all who look: they run after this returned.
             self.room.wake_all()
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
 
 
 class Feeds:

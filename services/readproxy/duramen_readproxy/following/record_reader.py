@@ -24,6 +24,7 @@ from duramen.core.reading.feed_window import FedEntry, Position
 from duramen.core.reading.reader import ReaderLimits
 from duramen.errors import DuramenError, Retry
 from duramen.ids import EntryId, Epoch, ledger_of
+from duramen.runtime.admission.callers import AdmittedCall
 from duramen.runtime.reading.bookies import RangeFetcher, read_clock_us
 from duramen.runtime.reading.log_reader import DataLost, LogCursor, Truncated
 from duramen.runtime.reading.metadata import LogFollower
@@ -48,7 +49,7 @@ class RecordReader:
 
     __slots__ = (
         "_cursor", "_feed", "_feeds", "_fetcher", "_follower", "_is_end_sure", "_is_ended", "_last",
-        "_limits", "_position", "_taken", "_touched", "is_following", "tail", "waited_us",
+        "_limits", "_position", "_taken", "_touched", "call", "is_following", "tail", "waited_us",
     )  # fmt: skip
 
     def __init__(
@@ -71,6 +72,8 @@ class RecordReader:
         self._last: EntryInfo | None = None
         self._is_ended = False
         self._is_end_sure = True
+        self.call: AdmittedCall | None = None
+        """In whose name it waits; None: nobody is asked who it is."""
         self.is_following = False
         """Whether it waits at the tail."""
         self.tail: Tail | None = None
@@ -106,7 +109,8 @@ class RecordReader:
         Raises:
             Truncated: what is wanted was given up meanwhile.
             DataLost: it is lost; `pass_loss` goes on behind it.
-            DuramenError: `data_unavailable` (no replica answers), or of the metadata.
+            DuramenError: `data_unavailable` (no replica answers), or of the metadata; what its
+                caller is refused as, who may read no more.
         """
         self._last = self.find_touched()
         self._taken = self._touched = None  # who waits long must not hold entries
@@ -127,7 +131,7 @@ class RecordReader:
                 await self._close_cursor()
             feed = self._feed or self._join_feed(wanted_seq_num)
             begun_us = read_clock_us()
-            found = await feed.wait(self._position, deadline_us)
+            found = await feed.wait(self._position, deadline_us, self.call)
             self.waited_us += read_clock_us() - begun_us
             if found is not None and not found:
                 self._is_ended = feed.is_ended

@@ -107,9 +107,14 @@ async def stream_records(
                 is_begun = True
     except DuramenError as error:
         request.fail(error)
-        if wanted.form is not Form.EVENTS or not is_begun:
+        is_refused = reader.call is not None and reader.call.refusal is error
+        is_told = wanted.form is Form.EVENTS or (is_refused and wanted.has_notes)
+        if not is_told or not is_begun:
             raise
-        yield encode_event("error", error.problem(), None)
+        if wanted.form is Form.EVENTS:
+            yield encode_event("error", error.problem(), None)
+        else:
+            yield form.encode_note("error", error.problem())
 
 
 class _Stream:
@@ -175,7 +180,13 @@ class _Stream:
         return min(self._ends_us, read_clock_us() + HEARTBEAT_US)
 
     def _find_reason(self) -> str | None:
-        """Why the stream ends now; None while it does not."""
+        """Why the stream ends now; None while it does not.
+
+        Raises:
+            DuramenError: its caller may read no more; or it cannot end as it should.
+        """
+        if self._reader.call is not None:
+            self._reader.call.check()
         if self._form.is_full:
             return "limit"
         if self._reader.is_at_end_of_stream:

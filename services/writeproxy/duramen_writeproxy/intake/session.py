@@ -5,7 +5,8 @@ the body is not read, so that the client's own connection holds it back. What wa
 sequencer as one group, the next group when the last one was answered: that keeps the order, and a
 group is whatever arrived meanwhile. A batch that is refused stands alone. The session ends early,
 with a last answer that says `session_ended`, when a batch is uncertain, when its body cannot be cut
-or decoded any more, and when the proxy stops: nothing behind that answer was taken.
+or decoded any more, when the proxy stops, and when its caller may append no more: nothing behind
+that answer was taken.
 
 Called by `stream_route`. Source: docs/protocol/rest.md "Append sessions".
 """
@@ -118,9 +119,9 @@ class AppendSession:
         """Whether the body's end was read, or nobody is there to send it."""
         return self._is_gone or self._is_whole
 
-    def stop(self) -> None:
-        """End the session behind the group that is under way: the proxy stops."""
-        self._ending = DuramenError("server_draining", "this proxy is stopping: use another one")
+    def stop(self, reason: DuramenError) -> None:
+        """End the session behind the group that is under way; its last line says why."""
+        self._ending = reason
         self._is_stopped = True
         self._has_changed.set()
 

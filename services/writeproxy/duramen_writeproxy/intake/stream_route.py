@@ -19,6 +19,7 @@ from typing import Any, Final
 from fastapi import Request, Response
 
 from duramen.errors import DuramenError
+from duramen.runtime.admission.callers import AdmittedCall, call_of
 from duramen.runtime.rest import drop_body, read_query
 from duramen.texts import check_log_name, check_namespace
 from duramen.wire.edge.batch_stream import MEDIA_TYPE, Frames, Lines, Units, parse_streamed
@@ -76,10 +77,11 @@ class StreamRoute:
                 field="Duramen-Producer" if head.conditions.producer else "Duramen-Match-Seq-Num",
             )
         if self._is_draining:
-            raise DuramenError("server_draining", "this proxy is stopping: use another one")
+            raise _draining()
         if len(self._sessions) >= SESSION_COUNT_MAX:
             raise DuramenError("overloaded", "too many append sessions are open in this proxy")
-        log_id = await self._creator.find(namespace, log)
+        call = call_of(request)
+        log_id = await self._creator.find(namespace, log, call)
 
         async def append(batches: Sequence[OrderedBatch]) -> list[Outcome]:
             deadline = asyncio.get_running_loop().time() + head.timeout_s
@@ -93,13 +95,13 @@ class StreamRoute:
         units: Units = Lines(JSON_BYTES_MAX) if head.media == NDJSON else Frames()
         prepare = partial(_prepare, self._encoder, head)
         session = AppendSession(units, prepare, append, self._budget.open())
-        return _SessionAnswer(session, self._sessions)
+        return _SessionAnswer(session, self._sessions, call)
 
     def drain(self) -> None:
         """End the sessions, and open none any more."""
         self._is_draining = True
         for session in self._sessions:
-            session.stop()
+            session.stop(_draining())
 
     def statistics(self) -> dict[str, int]:
         """The open sessions and what they hold."""
@@ -109,6 +111,10 @@ class StreamRoute:
             for name in ("batches", "batch_bytes", "partial_bytes")
         }
         return {"open": len(found), "open_max": SESSION_COUNT_MAX, **sums}
+
+
+def _draining() -> DuramenError:
+    return DuramenError("server_draining", "this proxy is stopping: use another one")
 
 
 def _check_media(content_type: str) -> str:
@@ -141,14 +147,19 @@ async def _prepare(encoder: Encoder, head: AppendHead, unit: bytes) -> OrderedBa
 class _SessionAnswer(Response):
     """The answer that is a session: it reads the request while it answers."""
 
-    def __init__(self, session: AppendSession, sessions: set[AppendSession]) -> None:
+    def __init__(
+        self, session: AppendSession, sessions: set[AppendSession], call: AdmittedCall | None
+    ) -> None:
         super().__init__()
         self._session = session
         self._sessions = sessions
+        self._call = call
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Serve the session."""
         self._sessions.add(self._session)
+        if self._call is not None:
+            self._call.on_end = self._on_refused
         headers = [(b"content-type", NDJSON.encode())]
         try:
             await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -162,6 +173,10 @@ class _SessionAnswer(Response):
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             self._sessions.discard(self._session)
+
+    def _on_refused(self) -> None:
+        assert self._call is not None and self._call.refusal is not None, "it was refused"
+        self._session.stop(self._call.refusal)
 
 
 def _read_pieces(receive: Any) -> Callable[[], Awaitable[Piece]]:

@@ -35,6 +35,15 @@ LIST_COUNT_MAX: Final = 1_000
 
 T = TypeVar("T")
 
+Shows = Callable[[str], bool]
+"""Whether a name stands in a listing: whoever may not list it is not told that it is there."""
+
+
+def show_all(_name: str) -> bool:
+    """Nobody is asked who it is."""
+    return True
+
+
 _QUERY_NUMBER_CHARACTERS_MAX: Final = 6
 
 
@@ -93,21 +102,21 @@ class CatalogQueries:
         """
         return await self._names.find(namespace, log)
 
-    async def list_namespaces(self, page: Page) -> NamespacesAnswer:
-        """A page of namespaces.
+    async def list_namespaces(self, page: Page, shows: Shows) -> NamespacesAnswer:
+        """A page of the namespaces that are shown.
 
         Raises:
             DuramenError: `metadata_unavailable`.
         """
-        return await self._translate(lambda: self._list_namespaces(page))
+        return await self._translate(lambda: self._list_namespaces(page, shows))
 
-    async def list_logs(self, namespace: str, page: Page) -> LogsAnswer:
-        """A page of a namespace's logs.
+    async def list_logs(self, namespace: str, page: Page, shows: Shows) -> LogsAnswer:
+        """A page of a namespace's logs that are shown.
 
         Raises:
             DuramenError: `namespace_not_found`, `metadata_unavailable`.
         """
-        return await self._translate(lambda: self._list_logs(namespace, page))
+        return await self._translate(lambda: self._list_logs(namespace, page, shows))
 
     async def _translate(self, read: Callable[[], Awaitable[T]]) -> T:
         try:
@@ -137,13 +146,13 @@ class CatalogQueries:
             raise DuramenError("log_deleted", f"{namespace}/{log} was deleted", field="log")
         return describe_log(node)
 
-    async def _list_namespaces(self, page: Page) -> NamespacesAnswer:
+    async def _list_namespaces(self, page: Page, shows: Shows) -> NamespacesAnswer:
         found = await self._store.children(self._paths.namespaces)
-        names, has_more = _cut(found or (), page)
+        names, has_more = _cut(found or (), page, shows)
         listed = [ListedNamespaceAnswer(namespace=name) for name in names]
         return NamespacesAnswer(namespaces=listed, has_more=has_more)
 
-    async def _list_logs(self, namespace: str, page: Page) -> LogsAnswer:
+    async def _list_logs(self, namespace: str, page: Page, shows: Shows) -> LogsAnswer:
         limit = page.limit
         found = await self._store.children(self._paths.names_of(namespace))
         if not found and await self._store.get(self._paths.namespace(namespace)) is None:
@@ -152,7 +161,7 @@ class CatalogQueries:
         has_more = True
         # Names that are not shown must not make a page short: callers go on after the last shown.
         while has_more and len(logs) < page.limit:
-            names, has_more = _cut(found or (), page)
+            names, has_more = _cut(found or (), page, shows)
             logs += await self._read_names(namespace, names)
             page = page if not names else page._replace(start_after=names[-1])
         has_more = has_more or len(logs) > limit
@@ -175,8 +184,15 @@ class CatalogQueries:
         ]
 
 
-def _cut(names: Sequence[str], page: Page) -> tuple[list[str], bool]:
-    """The page's names in order, and whether more follow; the system's own are not shown."""
-    shown = sorted(name for name in names if name[0] not in "._" and name.startswith(page.prefix))
+def _cut(names: Sequence[str], page: Page, shows: Shows) -> tuple[list[str], bool]:
+    """The page's names in order, and whether more follow; the system's own are not shown.
+
+    What the caller may not list counts for nothing, so no page tells that something was left out.
+    """
+    shown = sorted(
+        name
+        for name in names
+        if name[0] not in "._" and name.startswith(page.prefix) and shows(name)
+    )
     first = bisect_right(shown, page.start_after)
     return shown[first : first + page.limit], len(shown) > first + page.limit

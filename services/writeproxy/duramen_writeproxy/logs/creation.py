@@ -6,8 +6,8 @@ once. What says whether this call created or changed something carries a nonce, 
 try, so that a later one knows the work of an earlier one. Whoever is asked next is told who was
 asked in vain: a dead owner is succeeded then. The proxy itself writes nothing to ZooKeeper.
 
-An append to a log that does not exist creates it where its namespace has `auto_create`, with the
-defaults; several proxies may do so at once, and one of them makes it.
+An append to a log that does not exist creates it where its namespace has `auto_create` and its
+caller may, with the defaults; several proxies may do so at once, and one of them makes it.
 
 Called by `rest`, `append_route`, `logs.life` and `logs.fencing`.
 Source: docs/protocol/rest.md "Write proxy", docs/protocol/metadata.md "Rules for every change".
@@ -23,9 +23,11 @@ from typing import Any, Final
 import orjson
 
 from duramen.config import LogConfig, parse_namespace_config
+from duramen.core.rights.verbs import Verb
 from duramen.errors import DuramenError, read_problem
 from duramen.ids import LogId
 from duramen.limits import APPEND_TIMEOUT_US, RETRY_BACKOFF
+from duramen.runtime.admission.callers import AdmittedCall
 from duramen.runtime.http_client import PeerClient, PeerError, UnreachableError
 from duramen.runtime.stores.metadata_store import MetadataError, MetadataStore
 from duramen.units import SECOND
@@ -296,18 +298,23 @@ class AutoCreator:
         self._creations: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._created_count = 0
 
-    async def find(self, namespace: str, log: str) -> LogId:
+    async def find(self, namespace: str, log: str, call: AdmittedCall | None) -> LogId:
         """The id of a log whose name is legal; makes the log where its namespace allows it.
+
+        Args:
+            call: whose caller has to be allowed to create it; None: nobody is asked who it is.
 
         Raises:
             DuramenError: `namespace_not_found`, `log_not_found`, `metadata_unavailable`,
-                `log_unavailable`.
+                `log_unavailable`, `forbidden`.
         """
         try:
             return await self._names.find(namespace, log)
         except DuramenError as error:
             if error.code != "log_not_found" or not await self._is_allowed(namespace):
                 raise
+        if call is not None:
+            call.demand(Verb.CREATE, namespace, log)
         key = (namespace, log)
         creation = self._creations.get(key)
         if creation is None:

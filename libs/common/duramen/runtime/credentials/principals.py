@@ -35,6 +35,11 @@ class CredentialRefusedError(Exception):
         super().__init__(shown)
 
 
+class NothingKnownError(CredentialRefusedError):
+    """Nobody can be known now, whatever is shown: 503, since a 401 has a good credential thrown
+    away."""
+
+
 class Bearer(NamedTuple):
     """Who calls, until when that may be believed, and what the credential itself allows.
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final
 
 from duramen.errors import DuramenError
@@ -94,7 +94,7 @@ def _without_length(scope: Any, receive: Receive) -> dict[str, Any]:
     return {**scope, "headers": headers, UNDECODED: receive}
 
 
-async def drop_rest(receive: Receive) -> None:
+async def drop_rest(receive: Callable[[], Awaitable[MutableMapping[str, Any]]]) -> None:
     """Read and drop what is left of a body, within bounds.
 
     A client that is still sending when the connection closes never sees the answer.

@@ -25,7 +25,7 @@ Headers = list[tuple[bytes, bytes]]
 TAKEN_HEADERS: Final = (
     "Content-Type", "Content-Encoding", "Duramen-Format", "Duramen-Timeout",
     "Duramen-Match-Seq-Num", "Duramen-Fencing-Token", "Duramen-Producer", "If-None-Match",
-    "Last-Event-ID",
+    "Last-Event-ID", "Authorization",
 )  # fmt: skip
 """What a page may set on a request, beside what it always may."""
 

@@ -2,17 +2,18 @@
 
 A caller sends the same header until half of its life is over, so HTTP/2 indexes it and the receiver
 finds it by its text. The table is bounded, also for each leaf: who makes many headers pushes out
-its own. What may be trusted changes with the bundle, so a new one empties the table.
+its own. What may be trusted changes with the bundle, so a new one empties the table. A proxy that
+forwards calls has a header for each client as well; only a table that is told so knows those.
 
-Called by whoever calls or serves a data port. Source: docs/protocol/identity.md "The caller's
-header".
+Called by whoever calls or serves a data port, and by public ports.
+Source: docs/protocol/identity.md "The caller's header".
 """
 
 from __future__ import annotations
 
 import datetime as dt
 from collections import OrderedDict
-from typing import Final
+from typing import Final, NamedTuple
 
 from cryptography import x509
 
@@ -23,13 +24,15 @@ from duramen.runtime.identity.header import (
     SKEW_S_MAX,
     Caller,
     CallerRefusedError,
+    NamedClient,
+    Parts,
     judge_times,
     make_header,
     read_caller_leaf,
     take_apart,
     verify_signature,
 )
-from duramen.runtime.identity.names import Identity
+from duramen.runtime.identity.names import Identity, Role
 
 ROW_COUNT_MAX: Final = 4_096
 ROW_COUNT_PER_LEAF: Final = 8
@@ -38,6 +41,30 @@ FIRST_COUNT_PER_LEAF: Final = 32
 asked for one by each caller, and a caller makes a new header every 150 s."""
 
 RECEIVER_COUNT_MAX: Final = 4_096
+CLIENT_HEADER_COUNT_MAX: Final = 4_096
+"""Headers in clients' names, each for one receiver."""
+
+
+class LeafBounds(NamedTuple):
+    """What the headers of one leaf may take of a table."""
+
+    row_count: int = ROW_COUNT_PER_LEAF
+    first_count: int = FIRST_COUNT_PER_LEAF
+    gained_per_s: float = 1.0
+
+
+class CallerBounds(NamedTuple):
+    """The rows of a table, and which roles speak for clients there, with a header for each."""
+
+    row_count: int
+    speakers: frozenset[Role] = frozenset()
+    of_speaker: LeafBounds = LeafBounds()
+
+
+AT_PUBLIC_PORTS: Final = CallerBounds(
+    8_192, frozenset((Role.WRITEPROXY, Role.READPROXY)), LeafBounds(2_048, 1_024, 200.0)
+)
+_OF_OTHERS: Final = LeafBounds()
 
 
 class TooManyHeadersError(CallerRefusedError):
@@ -45,17 +72,19 @@ class TooManyHeadersError(CallerRefusedError):
 
 
 class OwnHeaders:
-    """The headers of one process, one for each receiver."""
+    """The headers of one process: one for each receiver, and for each client that it speaks for."""
 
     def __init__(self, held: HeldIdentity) -> None:
         self._held = held
         self._made: OrderedDict[Identity, tuple[str, float]] = OrderedDict()
+        self._made_for: OrderedDict[tuple[Identity, NamedClient], tuple[str, float]] = OrderedDict()
         self._shifts_s: dict[Identity, float] = {}
 
     def renew(self, held: HeldIdentity) -> None:
         """Another certificate is ours from now on."""
         self._held = held
         self._made.clear()
+        self._made_for.clear()
 
     def give(self, receiver: Identity, now: dt.datetime) -> str:
         """The header for a receiver: the same one until half of its life is over."""
@@ -63,44 +92,71 @@ class OwnHeaders:
         if made is not None and now.timestamp() < made[1]:
             self._made.move_to_end(receiver)
             return made[0]
-        shifted = now + dt.timedelta(seconds=self._shifts_s.get(receiver, 0.0))
-        header = make_header(self._held.key, self._held.leaf, receiver, shifted)
+        header = self._make(receiver, now)
         self._made[receiver] = header, now.timestamp() + LIFE_S_MAX / 2
         if len(self._made) > RECEIVER_COUNT_MAX:
             gone, _ = self._made.popitem(last=False)
             self._shifts_s.pop(gone, None)
         return header
 
+    def give_for(self, receiver: Identity, client: NamedClient, now: dt.datetime) -> str:
+        """The header for a receiver in a client's name."""
+        key = receiver, client
+        made = self._made_for.get(key)
+        if made is not None and now.timestamp() < made[1]:
+            self._made_for.move_to_end(key)
+            return made[0]
+        header = self._make(receiver, now, client)
+        self._made_for[key] = header, now.timestamp() + LIFE_S_MAX / 2
+        if len(self._made_for) > CLIENT_HEADER_COUNT_MAX:
+            self._made_for.popitem(last=False)
+        return header
+
     def shift(self, receiver: Identity, theirs_s: float, now: dt.datetime) -> None:
         """A receiver refused a header for its time, and told its own: go by that one's clock."""
         self._made.pop(receiver, None)
+        for key in [one for one in self._made_for if one[0] == receiver]:
+            del self._made_for[key]
         self._shifts_s[receiver] = theirs_s - now.timestamp()
 
-    def forget(self, receiver: Identity, refused: str) -> bool:
+    def forget(self, receiver: Identity, refused: str, client: NamedClient | None = None) -> bool:
         """A receiver refused a header: make another one, unless it was made already."""
+        if client is not None:
+            spoken = self._made_for.get((receiver, client))
+            if spoken is None or spoken[0] != refused:
+                return False
+            del self._made_for[receiver, client]
+            return True
         made = self._made.get(receiver)
         if made is None or made[0] != refused:
             return False
         del self._made[receiver]
         return True
 
+    def _make(self, receiver: Identity, now: dt.datetime, client: NamedClient | None = None) -> str:
+        shifted = now + dt.timedelta(seconds=self._shifts_s.get(receiver, 0.0))
+        return make_header(self._held.key, self._held.leaf, receiver, shifted, client)
+
 
 class _Leaf:
     """A leaf that is valid, and what its holder may still ask for."""
 
-    __slots__ = ("certificate", "headers", "identity", "left", "seen_s")
+    __slots__ = ("bounds", "certificate", "headers", "identity", "left", "seen_s")
 
-    def __init__(self, certificate: x509.Certificate, identity: Identity, now_s: float) -> None:
+    def __init__(
+        self, certificate: x509.Certificate, identity: Identity, now_s: float, bounds: LeafBounds
+    ) -> None:
+        self.bounds = bounds
         self.certificate = certificate
         self.identity = identity
         self.headers: OrderedDict[str, None] = OrderedDict()
-        self.left = float(FIRST_COUNT_PER_LEAF)
+        self.left = float(bounds.first_count)
         self.seen_s = now_s
 
     def take_one(self, now_s: float) -> bool:
         """Whether another verification is its due."""
-        gained = max(now_s - self.seen_s, 0.0)
-        self.left = min(self.left + gained, float(FIRST_COUNT_PER_LEAF))
+        gained = max(now_s - self.seen_s, 0.0) * self.bounds.gained_per_s
+        self.left = min(self.left + gained, float(self.bounds.first_count))
         self.seen_s = now_s
         if self.left < 1.0:
             return False
@@ -109,10 +165,17 @@ class _Leaf:
 
 
 class Callers:
-    """Those who named themselves to one receiver, by the text of their headers."""
+    """Those who named themselves to one receiver, by the text of their headers.
 
-    def __init__(self, receiver: Identity, bundle: Bundle) -> None:
+    Args:
+        bounds: None: a data port's, where nobody speaks for a client.
+    """
+
+    def __init__(
+        self, receiver: Identity, bundle: Bundle, bounds: CallerBounds | None = None
+    ) -> None:
         self._receiver = receiver
+        self._bounds = bounds or CallerBounds(ROW_COUNT_MAX)
         self._bundle = bundle
         self._rows: OrderedDict[str, tuple[Caller, bytes]] = OrderedDict()
         self._leaves: OrderedDict[bytes, _Leaf] = OrderedDict()
@@ -146,12 +209,21 @@ class Callers:
         self._verified_count += 1
         return caller
 
+    def find_again(self, header: str, now: dt.datetime) -> Caller:
+        """Who made a call that lasts: by its certificate, since the header has done its work.
+
+        Raises:
+            CallerRefusedError: the certificate is not valid any more.
+        """
+        parts = take_apart(header)
+        return self._name(parts, self._find_leaf(parts.leaf_der, now))
+
     def statistics(self) -> dict[str, int]:
         """Sizes and counters."""
         return {
             "callers": len(self._leaves),
             "headers": len(self._rows),
-            "headers_max": ROW_COUNT_MAX,
+            "headers_max": self._bounds.row_count,
             "verified": self._verified_count,
             "refused": self._refused_count,
         }
@@ -167,26 +239,39 @@ class Callers:
         verify_signature(parts, leaf.certificate)
         if not leaf.take_one(now_s):
             raise TooManyHeadersError(f"{leaf.identity} makes too many headers")
+        caller = self._name(parts, leaf)
         self._leaves.setdefault(parts.leaf_der, leaf)
-        ends_s = leaf.certificate.not_valid_after_utc.timestamp()
-        caller = Caller(leaf.identity, min(parts.expires_s + SKEW_S_MAX, ends_s))
         self._keep(header, parts.leaf_der, caller)
         return caller
+
+    def _name(self, parts: Parts, leaf: _Leaf) -> Caller:
+        """Who a header names, and in whose name.
+
+        Raises:
+            CallerRefusedError: in a client's, which is not this caller's to say, or not here.
+        """
+        identity, client = leaf.identity, parts.client
+        if client is not None and identity.role not in self._bounds.speakers:
+            raise CallerRefusedError(f"{identity} speaks for a client")
+        ends_s = leaf.certificate.not_valid_after_utc.timestamp()
+        return Caller(identity, min(parts.expires_s + SKEW_S_MAX, ends_s), ends_s, client)
 
     def _find_leaf(self, der: bytes, now: dt.datetime) -> _Leaf:
         known = self._leaves.get(der)
         if known is not None and now < known.certificate.not_valid_after_utc:
             return known
         leaf = read_caller_leaf(der, self._receiver.domain, self._bundle, now)
-        return _Leaf(*leaf, now.timestamp())
+        is_speaker = leaf[1].role in self._bounds.speakers
+        bounds = self._bounds.of_speaker if is_speaker else _OF_OTHERS
+        return _Leaf(*leaf, now.timestamp(), bounds)
 
     def _keep(self, header: str, der: bytes, caller: Caller) -> None:
         self._rows[header] = caller, der
         leaf = self._leaves[der]
         leaf.headers[header] = None
-        if len(leaf.headers) > ROW_COUNT_PER_LEAF:
+        if len(leaf.headers) > leaf.bounds.row_count:
             self._drop(next(iter(leaf.headers)))
-        if len(self._rows) > ROW_COUNT_MAX:
+        if len(self._rows) > self._bounds.row_count:
             self._drop(next(iter(self._rows)))
 
     def _drop(self, header: str) -> None:

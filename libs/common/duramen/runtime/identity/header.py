@@ -39,6 +39,10 @@ from duramen.runtime.identity.certificates import (
 from duramen.runtime.identity.names import Identity
 
 HEADER_BYTES_MAX: Final = 3_000
+FOR_CLIENT_BYTES_MAX: Final = 12_288
+"""With `for`: the claims of a web token, of which groups are the most, have fewer."""
+
+GROUP_COUNT_MAX: Final = 128
 LIFE_S_MAX: Final = 300
 SKEW_S_MAX: Final = 300
 """Between the clocks of a caller and a receiver: a node whose clock is off keeps its logs, so it
@@ -62,11 +66,25 @@ class CallerRefusedError(Exception):
         self.is_late = is_late
 
 
+class NamedClient(NamedTuple):
+    """The client in whose name a proxy calls; `groups` as the principal's issuer calls them."""
+
+    principal: str
+    groups: tuple[str, ...]
+    until_s: int
+
+
 class Caller(NamedTuple):
-    """Who calls, and until when its header says so, in seconds since 1970."""
+    """Who calls, and until when its header says so, in seconds since 1970.
+
+    `leaf_until_s` is when its certificate ends, and `client` in whose name it calls, if not in its
+    own.
+    """
 
     identity: Identity
     until_s: float
+    leaf_until_s: float
+    client: NamedClient | None = None
 
 
 class Parts(NamedTuple):
@@ -78,20 +96,27 @@ class Parts(NamedTuple):
     audience: str
     issued_s: int
     expires_s: int
+    client: NamedClient | None
 
 
-def make_header(key: Key, leaf: x509.Certificate, audience: Identity, now: dt.datetime) -> str:
+def make_header(
+    key: Key,
+    leaf: x509.Certificate,
+    audience: Identity,
+    now: dt.datetime,
+    client: NamedClient | None = None,
+) -> str:
     """A header for one receiver, from this second on, for all the life that one may have."""
     issued_s = int(now.timestamp())
     head = _format_head(b64encode(leaf.public_bytes(Encoding.DER)).decode())
-    body = _format_body(str(audience), issued_s + LIFE_S_MAX, issued_s)
+    body = _format_body(str(audience), issued_s + LIFE_S_MAX, issued_s, client)
     signed = b".".join((_encode(head), _encode(body)))
     signature = b"".join(
         number.to_bytes(_COORDINATE_BYTES)
         for number in decode_dss_signature(key.sign(signed, _CURVE))
     )
     header = b".".join((signed, _encode(signature))).decode()
-    assert len(header) <= HEADER_BYTES_MAX, "a leaf's size is bounded"
+    assert len(header) <= _most_bytes(client), "a leaf's size is bounded, and a token's"
     return header
 
 
@@ -101,7 +126,7 @@ def take_apart(header: str) -> Parts:
     Raises:
         CallerRefusedError: it has another one.
     """
-    if len(header) > HEADER_BYTES_MAX or not header.isascii():
+    if len(header) > FOR_CLIENT_BYTES_MAX or not header.isascii():
         raise CallerRefusedError(f"a header of {len(header)} characters")
     pieces = header.encode().split(b".")
     if len(pieces) != _PIECE_COUNT:
@@ -113,16 +138,19 @@ def take_apart(header: str) -> Parts:
     if not isinstance(der, str) or _format_head(der) != protected:
         raise CallerRefusedError("another kind of token")
     audience, expires_s, issued_s = (body.get(name) for name in ("aud", "exp", "iat"))
+    client = _read_client(body["for"]) if "for" in body else None
+    if len(header) > _most_bytes(client):
+        raise CallerRefusedError(f"a header of {len(header)} characters")
     # A bool is an int to isinstance.
     if (
         not isinstance(audience, str)
         or type(expires_s) is not int
         or type(issued_s) is not int
-        or _format_body(audience, expires_s, issued_s) != payload
+        or _format_body(audience, expires_s, issued_s, client) != payload
     ):
         raise CallerRefusedError("other claims")
     signed = b".".join(pieces[:2])
-    return Parts(signed, _decode_chain(der), signature, audience, issued_s, expires_s)
+    return Parts(signed, _decode_chain(der), signature, audience, issued_s, expires_s, client)
 
 
 def judge_times(parts: Parts, now_s: float) -> None:
@@ -201,8 +229,30 @@ def _format_head(der: str) -> bytes:
     return orjson.dumps({"alg": "ES256", "typ": _TYPE, "x5c": [der]})
 
 
-def _format_body(audience: str, expires_s: int, issued_s: int) -> bytes:
-    return orjson.dumps({"aud": audience, "exp": expires_s, "iat": issued_s})
+def _format_body(audience: str, expires_s: int, issued_s: int, client: NamedClient | None) -> bytes:
+    if client is None:
+        return orjson.dumps({"aud": audience, "exp": expires_s, "iat": issued_s})
+    named = {"groups": client.groups, "principal": client.principal, "until": client.until_s}
+    return orjson.dumps({"aud": audience, "exp": expires_s, "for": named, "iat": issued_s})
+
+
+def _most_bytes(client: NamedClient | None) -> int:
+    return HEADER_BYTES_MAX if client is None else FOR_CLIENT_BYTES_MAX
+
+
+def _read_client(value: object) -> NamedClient:
+    """The member `for`; that it has no other members shows when it is encoded again."""
+    found = value if isinstance(value, dict) else {}
+    principal, groups, until_s = (found.get(name) for name in ("principal", "groups", "until"))
+    if (
+        not isinstance(principal, str)
+        or not isinstance(groups, list)
+        or len(groups) > GROUP_COUNT_MAX
+        or not all(isinstance(group, str) for group in groups)
+        or type(until_s) is not int
+    ):
+        raise CallerRefusedError("a client of another form")
+    return NamedClient(principal, tuple(groups), until_s)
 
 
 def _parse(content: bytes) -> dict[str, Any]:

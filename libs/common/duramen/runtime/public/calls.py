@@ -5,8 +5,9 @@ gives, which codes of the closed list it may be refused with, and what it means 
 call is never answered. A test holds the table against the routes of both proxies, another the
 committed document.
 
-Called by `openapi` and `forwarding`. Source: docs/protocol/rest.md "Either proxy",
-docs/protocol/errors.md, docs/protocol/rights.md "Verbs".
+Called by `openapi`, `forwarding` and the door of public ports (`runtime.admission`).
+Source: docs/protocol/rest.md "Either proxy", docs/protocol/errors.md,
+docs/protocol/rights.md "Verbs".
 """
 
 from __future__ import annotations
@@ -62,6 +63,17 @@ class Side(enum.Enum):
     BOTH = "both"
 
 
+class Judged(enum.Enum):
+    """How a public port that asks who calls judges the verb of a call, before the call begins."""
+
+    ON_TARGET = "on target"
+    """On the log of the path, else on its namespace, else on the cluster."""
+
+    BY_WHAT_IT_SHOWS = "what it shows"
+    """The caller has the verb on something in the namespace of the path; without one, whoever is
+    known. The call itself shows no more than that."""
+
+
 class CallFate(enum.Enum):
     """What it means that a call was sent on and never answered."""
 
@@ -106,11 +118,14 @@ class PublicCall(NamedTuple):
 
     needs_body: bool = False
     fate: CallFate = CallFate.NOTHING
+    judged: Judged = Judged.ON_TARGET
+    lasts: bool = False
+    """Whether it may go on for long, and is judged anew while it does."""
 
 
 _ANYWHERE: Final = (
     "invalid_argument", "unknown_field", "internal", "overloaded", "metadata_unavailable",
-    "server_draining", "misdirected", "forbidden",
+    "server_draining", "misdirected", "forbidden", "unauthenticated", "rate_limited",
 )  # fmt: skip
 _OF_NAMESPACE: Final = (*_ANYWHERE, "invalid_name", "namespace_not_found")
 _OF_LOG: Final = (*_OF_NAMESPACE, "log_not_found", "log_deleted")
@@ -163,7 +178,7 @@ CALLS: Final = (
         {200: Given("a line for each batch", {NDJSON: None})},
         (*_OF_LOG, "unsupported_media", "log_unavailable"),
         ("format", "timeout", "fencing_token"),
-        {NDJSON: None, BATCH_STREAM: None}, needs_body=True, fate=CallFate.UNCERTAIN,
+        {NDJSON: None, BATCH_STREAM: None}, needs_body=True, fate=CallFate.UNCERTAIN, lasts=True,
     ),
     PublicCall(
         "getRecords", "GET", RECORDS_PATH, Side.READ, Verb.READ,
@@ -186,6 +201,7 @@ CALLS: Final = (
             "from", "count", "bytes", "until", "wait", "clamp", "format_query", "notes",
             "format", "if_none_match", "last_event_id",
         ),
+        lasts=True,
     ),
     PublicCall(
         "getTail", "GET", f"{RECORDS_PATH}/tail", Side.READ, Verb.READ,
@@ -279,7 +295,7 @@ CALLS: Final = (
     PublicCall(
         "listLogs", "GET", LOGS_PATH, Side.WRITE, Verb.LIST,
         "List a namespace's logs", "Sorted by name.",
-        _given(200, "a page", LogsAnswer), _OF_NAMESPACE, _PAGE,
+        _given(200, "a page", LogsAnswer), _OF_NAMESPACE, _PAGE, judged=Judged.BY_WHAT_IT_SHOWS,
     ),
     PublicCall(
         "ensureNamespace", "PUT", NAMESPACE_PATH, Side.WRITE, Verb.CREATE,
@@ -312,7 +328,7 @@ CALLS: Final = (
     PublicCall(
         "listNamespaces", "GET", NAMESPACES_PATH, Side.WRITE, Verb.LIST,
         "List the namespaces", "Sorted by name.",
-        _given(200, "a page", NamespacesAnswer), _ANYWHERE, _PAGE,
+        _given(200, "a page", NamespacesAnswer), _ANYWHERE, _PAGE, judged=Judged.BY_WHAT_IT_SHOWS,
     ),
 )  # fmt: skip
 """The append first: routes are looked at in this order where a call is forwarded."""

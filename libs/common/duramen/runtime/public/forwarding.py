@@ -4,7 +4,8 @@ The nearest proxy that is registered is asked (`peers`), the next one where the 
 refused. Bodies pass through in both directions as they come, one piece at a time; a client that
 goes ends the call. A call is forwarded once: it is marked, and a marked one that would have to be
 forwarded is no path. What an unanswered call means stands in the table of calls (`CallFate`): never
-is one sent twice that might be done twice.
+is one sent twice that might be done twice. The client's credential goes no further than here: who
+it is, the peer reads in a header of this process's own.
 
 Called by `serving`, owned by both proxies. Source: docs/protocol/rest.md "Either proxy".
 """
@@ -15,9 +16,11 @@ import asyncio
 import itertools
 import json
 import logging
+from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, Final
+from email.utils import parsedate_to_datetime
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 from fastapi import Request, Response
@@ -30,6 +33,8 @@ from starlette.types import Receive, Scope, Send
 
 from duramen.core.reading.replica_order import Place
 from duramen.errors import DuramenError
+from duramen.runtime.admission.callers import AdmittedCall, call_of
+from duramen.runtime.admission.identification import name_client
 from duramen.runtime.http_client import (
     KeptCancellation,
     NoAnswerError,
@@ -38,12 +43,16 @@ from duramen.runtime.http_client import (
     close_client,
     translate,
 )
+from duramen.runtime.identity.header import NamedClient
+from duramen.runtime.identity.names import Identity, Role
 from duramen.runtime.public.calls import PROBLEM, CallFate, PublicCall
 from duramen.runtime.public.client_side import ClientSide
 from duramen.runtime.public.peers import PeerOrder
 from duramen.runtime.registry import Roster
 from duramen.runtime.rest import announced_bytes, read_body
 from duramen.runtime.role import ServiceOptions
+from duramen.runtime.security.door import IDENTITY_HEADER
+from duramen.runtime.security.process_security import ProcessSecurity, learn_role
 from duramen.runtime.stores.metadata_store import MetadataStore
 from duramen.texts import check_log_name, check_namespace
 from duramen.units import KIB, MIB
@@ -65,15 +74,20 @@ _WINDOW_BYTES: Final = 1 * MIB
 """What a peer may send before we have taken it, for each call."""
 
 _STOP_WAIT_S: Final = 5.0
+_PEER_ENDS_WITHIN_S: Final = 2.0
+"""What lasts and is no longer allowed is ended by the peer that does the work, else here."""
+
 _CONNECT_TIMEOUT: Final = timedelta(seconds=1)
 _KEEP_ALIVE: Final = timedelta(seconds=2)
 _RETRY_AFTER_MS: Final = 500
+_UNAUTHENTICATED: Final = 401
 
 _HOP_BY_HOP: Final = frozenset({
     "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection",
     "te", "trailer", "transfer-encoding", "upgrade", "host", "expect", FORWARDED_HEADER,
+    "authorization", IDENTITY_HEADER,
 })  # fmt: skip
-"""Headers that speak of one connection, not of the call (RFC 9110, 7.6.1)."""
+"""Headers that speak of one connection, not of the call (RFC 9110, 7.6.1); and credentials."""
 
 _OF_PAGE: Final = frozenset({"origin", "sec-fetch-site"})
 """Of the page that calls, which the proxy that it called has judged: no peer is asked again."""
@@ -88,6 +102,7 @@ class Forwarder:
         parent: where they are registered.
         node_id: of this proxy.
         is_draining: whether this process is stopping.
+        security: by which clients are named to peers; None: nobody is asked who it is.
     """
 
     def __init__(
@@ -97,15 +112,21 @@ class Forwarder:
         here: Place,
         node_id: str,
         is_draining: Callable[[], bool],
+        *,
+        security: ProcessSecurity | None = None,
     ) -> None:
-        self._roster = Roster(store, parent)
-        self._kind = "read proxy" if parent.endswith("readproxies") else "write proxy"
+        self._role = Role.READPROXY if parent.endswith("readproxies") else Role.WRITEPROXY
+        self._kind = "read proxy" if self._role is Role.READPROXY else "write proxy"
+        self._roster = Roster(store, parent, learn=learn_role(security, self._role))
+        self._security = security
         self._order = PeerOrder(here)
         self._node_id = node_id
         self._is_draining = is_draining
         self._clients = itertools.cycle([_make_client() for _ in range(_CONNECTION_COUNT)])
         self._open: set[_Exchange] = set()
-        self._counts = dict.fromkeys(("forwarded", "unreachable", "unanswered", "refused"), 0)
+        self._counts = dict.fromkeys(
+            ("forwarded", "unreachable", "unanswered", "refused", "not_known_there"), 0
+        )
 
     async def start(self) -> None:
         """Follow who is registered."""
@@ -151,7 +172,8 @@ class Forwarder:
         path, key = _respell(request, call)
         body = None if call.fate is CallFate.NOTHING else await _read_small(request)
         client = ClientSide(request.receive, has_body=body is None)
-        exchange = _Exchange(call, client)
+        admitted = call_of(request)
+        exchange = _Exchange(call, client, admitted)
         self._open.add(exchange)
         exchange.is_over.add_done_callback(lambda _: self._open.discard(exchange))
         self._counts["forwarded"] += 1
@@ -171,7 +193,13 @@ class Forwarder:
         if body is not None or call.fate is CallFate.NOTHING:
             headers = [pair for pair in headers if pair[0] != "content-length"]
         draining: Response | None = None
-        for url in self._order.rank(key, self._roster.nodes, _now_s()):
+        urls = deque(self._order.rank(key, self._roster.nodes, _now_s()))
+        asked_again: set[str] = set()
+        while urls:
+            url = urls.popleft()
+            naming = self._name_client(url, exchange.admitted)
+            if naming is not None and naming.header is None:
+                continue
             builder = next(self._clients).request(call.method, url + path)
             if call.fate is CallFate.NOTHING:
                 builder = builder.body_stream(client.hold_open())
@@ -181,7 +209,7 @@ class Forwarder:
                 break
             else:
                 builder = builder.body_stream(client.pieces())
-            for name, value in headers:
+            for name, value in [*headers, *_list_named(naming)]:
                 builder = builder.header(name, value)
             try:
                 stream = builder.streamed_read_buffer_limit(0).build_streamed()
@@ -194,12 +222,41 @@ class Forwarder:
                 if call.fate is not CallFate.NOTHING:
                     raise _of_unknown_fate(call, self._kind) from error
                 continue
+            if naming is not None and answer.status_code == _UNAUTHENTICATED:
+                self._counts["not_known_there"] += 1
+                if exchange.admitted is not None:
+                    exchange.admitted.check()
+                self._reconsider(naming, answer)
+                if url not in asked_again:
+                    asked_again.add(url)
+                    urls.appendleft(url)
+                continue
             if not _is_draining(answer):
                 return answer
             draining = answer  # it promises that nothing happened
         if draining is not None:
             return draining
         raise _overloaded(f"no {self._kind} can be reached")
+
+    def _name_client(self, url: str, admitted: AdmittedCall | None) -> _Naming | None:
+        """How a peer is told who the client is; None: nobody is asked who it is."""
+        if self._security is None or admitted is None:
+            return None
+        receiver = self._security.peers.find(self._role, url)
+        client = name_client(admitted.bearer)
+        if receiver is None:
+            # Its name cannot be an identity's, so nobody can be named to it.
+            return _Naming(None, client, None)
+        return _Naming(receiver, client, self._security.name_client_to(receiver, client))
+
+    def _reconsider(self, naming: _Naming, answer: Response) -> None:
+        """A peer does not know this process, or not the client yet: it was judged here just now."""
+        assert self._security is not None, "somebody was named"
+        assert naming.receiver is not None and naming.header is not None, "the peer was asked"
+        their_s = _read_date_s(answer.headers.get("date"))
+        _LOG.warning("%s does not know whom it is asked by, or for", naming.receiver)
+        their_time = None if their_s is None else str(their_s)
+        self._security.reconsider(naming.receiver, naming.header, their_time, naming.client)
 
     def _note(self, url: str, what: str, error: PeerError) -> None:
         _LOG.info("%s: %s", what, error)
@@ -208,21 +265,41 @@ class Forwarder:
 
 
 def make_forwarder(
-    options: ServiceOptions, store: MetadataStore, parent: str, is_draining: Callable[[], bool]
+    options: ServiceOptions,
+    store: MetadataStore,
+    parent: str,
+    is_draining: Callable[[], bool],
+    security: ProcessSecurity | None,
 ) -> Forwarder | None:
     """The forwarder that the options ask for; None: proxies are separated."""
     if not options.is_forwarding:
         return None
     here = Place(options.region, options.rack)
-    return Forwarder(store, parent, here, options.node_id, is_draining)
+    return Forwarder(store, parent, here, options.node_id, is_draining, security=security)
+
+
+class _Naming(NamedTuple):
+    """Who is asked for whom; no receiver and no header: that peer cannot be asked."""
+
+    receiver: Identity | None
+    client: NamedClient
+    header: str | None
 
 
 class _Exchange:
-    """One call between a client and a peer."""
+    """One call between a client and a peer.
 
-    def __init__(self, call: PublicCall, client: ClientSide) -> None:
+    Args:
+        admitted: as it was let in; what it may do no more ends it here, should the peer not.
+    """
+
+    def __init__(self, call: PublicCall, client: ClientSide, admitted: AdmittedCall | None) -> None:
         self.call = call
         self.client = client
+        self.admitted = admitted
+        self._ending: asyncio.TimerHandle | None = None
+        if admitted is not None:
+            admitted.on_end = self._end_soon
         self.is_over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._stream: StreamRequest | None = None
         self._stopping: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -268,10 +345,19 @@ class _Exchange:
         if not self._stopping.done():
             self._stopping.set_result(None)
 
+    def _end_soon(self) -> None:
+        """The peer judges as well, and can say in the stream why it ends."""
+        loop = asyncio.get_running_loop()
+        self._ending = loop.call_later(_PEER_ENDS_WITHIN_S, self.end)
+
     async def close(self) -> None:
         """Everything of this call ends."""
         if self.is_over.done():
             return
+        if self._ending is not None:
+            self._ending.cancel()
+        if self.admitted is not None:
+            self.admitted.on_end = None
         self.is_over.set_result(None)
         if self._stream is not None:
             await self._stream.__aexit__(None, None, None)
@@ -294,6 +380,8 @@ class _Exchange:
             raise self.client.fault
         if self.client.gone.done():
             return Response(status_code=499)  # nobody reads it
+        if self.admitted is not None and self.call.fate is CallFate.NOTHING:
+            self.admitted.check()
         if self.call.fate is CallFate.NOTHING:
             raise DuramenError("server_draining", "this proxy is stopping: use another one")
         raise _of_unknown_fate(self.call, "other proxy")
@@ -422,6 +510,20 @@ def _pass_headers(headers: Any) -> list[tuple[str, str]]:
     }
     left_out = _HOP_BY_HOP | _OF_PAGE | named
     return [(n, v) for n, v in pairs if n not in left_out]
+
+
+def _list_named(naming: _Naming | None) -> list[tuple[str, str]]:
+    if naming is None or naming.header is None:
+        return []
+    return [(IDENTITY_HEADER, naming.header)]
+
+
+def _read_date_s(text: str | None) -> int | None:
+    """The time of a header `Date`, in seconds since 1970."""
+    try:
+        return None if text is None else int(parsedate_to_datetime(text).timestamp())
+    except (ValueError, OverflowError):
+        return None
 
 
 def _make_answer(status: int, headers: list[tuple[str, str]], body: bytes) -> Response:

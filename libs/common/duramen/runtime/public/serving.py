@@ -20,6 +20,9 @@ from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from duramen.runtime.admission.admission import Admission
+from duramen.runtime.admission.call_rows import guard_route
+from duramen.runtime.admission.public_door import PublicDoor
 from duramen.runtime.edge.cross_origin import allow_origins
 from duramen.runtime.edge.document_page import DOCS_PATH, make_page_endpoint
 from duramen.runtime.edge.embedded_server import ServerLimits
@@ -59,6 +62,7 @@ def complete_app(app: FastAPI, forwarder: Forwarder | None) -> None:
         if forwarder is not None and (call.method, _shape(call.path)) not in own:
             add_route(app, call.method, call.path, _make_endpoint(forwarder, call))
     _guard_verbs(app)
+    _guard_rows(app)
     app.add_middleware(_KeptByNobody)
     app.add_middleware(Negotiation)
 
@@ -77,16 +81,33 @@ def _refuse_unknown(app: FastAPI) -> None:
                 )
 
 
-def make_public_server(app: FastAPI, options: ServiceOptions) -> PublicServer:
+def _guard_rows(app: FastAPI) -> None:
+    """Each call of the table runs as what the door judged it to be, or not at all."""
+    rows = {(call.method, _shape(call.path)): call for call in CALLS}
+    for route in app.router.routes:
+        if isinstance(route, APIRoute):
+            for method in route.methods or ():
+                if (row := rows.get((method, _shape(route.path)))) is not None:
+                    route.app = guard_route(route.app, row)
+
+
+def make_public_server(
+    app: FastAPI, options: ServiceOptions, admission: Admission | None = None
+) -> PublicServer:
     """The server of a complete application, for the pages and names that its options allow.
+
+    Args:
+        admission: None: nobody is asked who calls.
 
     Raises:
         StartRefusedError: the folder of its certificate holds none that can be used.
     """
+    of_anybody = (*DOCUMENT_PATHS, DOCS_PATH)
+    inner = app if admission is None else PublicDoor(app, admission, of_anybody)
     return PublicServer(
         options.host,
         options.data_port,
-        allow_origins(app, options.cors_origins),
+        allow_origins(inner, options.cors_origins),
         options.make_gate(options.cors_origins),
         limits=ServerLimits(connection_count=options.connection_count),
         certificate=open_public_certificate(options),

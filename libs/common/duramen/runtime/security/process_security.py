@@ -17,9 +17,10 @@ from typing import Any, Final
 from cryptography.hazmat.primitives.serialization import Encoding
 from pyreqwest.client import Client, ClientBuilder
 
-from duramen.runtime.identity.callers import Callers, OwnHeaders
+from duramen.runtime.identity.callers import AT_PUBLIC_PORTS, Callers, OwnHeaders
 from duramen.runtime.identity.certificates import find_issuer, list_anchors
 from duramen.runtime.identity.folder import HeldIdentity, encode_key
+from duramen.runtime.identity.header import NamedClient
 from duramen.runtime.identity.names import Identity, IdentityError, Role
 from duramen.runtime.role import ServiceOptions, StartRefusedError
 from duramen.runtime.security.door import Door
@@ -54,6 +55,7 @@ class ProcessSecurity:
         self.peers = PeerNames(held.identity.domain)
         self._watched = WatchedIdentity(folder, held, self._on_change, fail)
         self._callers = Callers(held.identity, held.bundle)
+        self._clients = Callers(held.identity, held.bundle, AT_PUBLIC_PORTS)
         self._headers = OwnHeaders(held)
         self._copies = PrivateCopies()
         self._listeners: list[Callable[[], None]] = []
@@ -76,6 +78,11 @@ class ProcessSecurity:
     def open_door(self, permitted: Mapping[str, Roles]) -> Door:
         """The door of a data port."""
         return Door(self._callers, permitted)
+
+    @property
+    def clients(self) -> Callers:
+        """Those who named themselves at the public port, where proxies speak for their clients."""
+        return self._clients
 
     def write_server_files(self) -> ServerFiles:
         """Files for one more server; to be given back."""
@@ -111,14 +118,25 @@ class ProcessSecurity:
         """The header for a receiver."""
         return self._headers.give(receiver, _now())
 
-    def reconsider(self, receiver: Identity, refused: str, their_time: str | None) -> None:
+    def name_client_to(self, receiver: Identity, client: NamedClient) -> str:
+        """The header for a receiver in a client's name."""
+        return self._headers.give_for(receiver, client, _now())
+
+    def reconsider(
+        self,
+        receiver: Identity,
+        refused: str,
+        their_time: str | None,
+        client: NamedClient | None = None,
+    ) -> None:
         """A receiver does not know a header: make another, by its clock if it told it.
 
         Args:
             refused: the header; many calls may carry it, and one new one is enough for all.
             their_time: seconds since 1970. A header is made for no time beyond the certificate's.
+            client: in whose name it was.
         """
-        if not self._headers.forget(receiver, refused) or their_time is None:
+        if not self._headers.forget(receiver, refused, client) or their_time is None:
             return
         leaf = self._watched.held.leaf
         begins_s, ends_s = (
@@ -137,12 +155,14 @@ class ProcessSecurity:
             "anchors": list_anchors(held.bundle),
             "folder": self._watched.statistics(),
             "callers": self._callers.statistics(),
+            "clients": self._clients.statistics(),
             "peers": self.peers.statistics(),
         }
 
     def _on_change(self) -> None:
         held = self._watched.held
         self._callers.trust(held.bundle)
+        self._clients.trust(held.bundle)
         self._headers.renew(held)
         for listener in self._listeners:
             listener()

@@ -14,7 +14,12 @@ import logging
 from typing import Final
 
 from duramen.runtime.credentials.access_tokens.token_text import is_same_secret, take_token_apart
-from duramen.runtime.credentials.principals import Bearer, CredentialRefusedError, name_token
+from duramen.runtime.credentials.principals import (
+    Bearer,
+    CredentialRefusedError,
+    NothingKnownError,
+    name_token,
+)
 from duramen.runtime.registry import Follower
 from duramen.runtime.stores.metadata_store import MetadataStore, SessionState
 from duramen.wire.metadata_json import MetadataJsonError, Paths
@@ -39,6 +44,8 @@ class TokenTable:
         self._tokens: dict[str, AccessToken] = {}
         self._unreadable: dict[str, str] = {}
         self._left_out_count = 0
+        self.change_count = 0
+        """Another number after tokens came or went."""
         self._away_since_s: float | None = None
         self._follower = Follower(store, "table of API tokens", self._look)
         store.on_session(self._on_session)
@@ -56,16 +63,26 @@ class TokenTable:
 
         Raises:
             CredentialRefusedError: it is none that counts now.
+            NothingKnownError: nobody knows which one counts, as ZooKeeper is away for too long.
         """
         shown = take_token_apart(text)
         token = self._tokens.get(shown.token_id)
         is_same = is_same_secret(shown, None if token is None else token.secret_hash)
-        if token is None or not is_same:
-            raise CredentialRefusedError(f"API token {shown.token_id}: not known, or revoked")
+        return self._bear(shown.token_id, token if is_same else None, now_s)
+
+    def find_known(self, token_id: str, now_s: float) -> Bearer:
+        """Who was shown by somebody that is believed to have seen the token's text.
+
+        Raises:
+            CredentialRefusedError, NothingKnownError: as `find`.
+        """
+        return self._bear(token_id, self._tokens.get(token_id), now_s)
+
+    def _bear(self, token_id: str, token: AccessToken | None, now_s: float) -> Bearer:
         if self._is_blind():
-            raise CredentialRefusedError(
-                f"API token {token.token_id}: ZooKeeper has been away for more than {AWAY_S_MAX} s"
-            )
+            raise NothingKnownError(f"ZooKeeper has been away for more than {AWAY_S_MAX} s")
+        if token is None:
+            raise CredentialRefusedError(f"API token {token_id}: not known, or revoked")
         until_s = min(one.expires_s for one in self._list_line(token))
         if now_s >= until_s:
             raise CredentialRefusedError(f"API token {token.token_id}: ended at {until_s}")
@@ -121,6 +138,7 @@ class TokenTable:
         self._left_out_count = left_out
         for gone in self._tokens.keys() - {*taken}:
             del self._tokens[gone]
+            self.change_count += 1
         for gone in self._unreadable.keys() - {*taken}:
             del self._unreadable[gone]
         for name in taken:
@@ -142,3 +160,4 @@ class TokenTable:
             _LOG.warning("API token %s opens nothing: %s", name, error)
             return
         self._tokens[name] = token
+        self.change_count += 1

@@ -1,0 +1,169 @@
+"""All that a public port judges by: who is known, what is granted, and the calls that last.
+
+Made at the start of a proxy that has an identity; without one nobody is asked. While what is known
+may be wrong nobody is let in and nobody refused: that is an answer of its own.
+
+Called by both proxies; the door is `public_door`. Source: docs/protocol/rights.md "How grants reach
+processes", docs/protocol/credentials.md "Who it is".
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import ipaddress
+from typing import Any, Final
+
+from duramen.errors import DuramenError
+from duramen.runtime.admission.caller_rights import CallerRights, put_together, refuse
+from duramen.runtime.admission.callers import AdmittedCall, ShownCredentials
+from duramen.runtime.admission.identification import Identification
+from duramen.runtime.admission.lasting_calls import LastingCalls
+from duramen.runtime.credentials.access_tokens.token_table import TokenTable
+from duramen.runtime.credentials.clients import ClientCredentials
+from duramen.runtime.credentials.issuers import Issuer, IssuersFileError, read_issuers
+from duramen.runtime.credentials.key_sources import KeysUnreadableError
+from duramen.runtime.credentials.principals import (
+    Bearer,
+    CredentialRefusedError,
+    NothingKnownError,
+)
+from duramen.runtime.credentials.web_bearers import WebBearers
+from duramen.runtime.rights.grant_cache import GrantCache
+from duramen.runtime.role import ServiceOptions, StartRefusedError
+from duramen.runtime.security.process_security import ProcessSecurity
+from duramen.runtime.stores.metadata_store import MetadataStore
+from duramen.wire.edge.gate import is_loopback
+from duramen.wire.metadata_json import Paths
+
+_SHOWS_NOBODY: Final = "who are you? Show a credential: Authorization or Duramen-Identity"
+
+
+class Admission:
+    """What one process knows of its callers and of their rights."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        paths: Paths,
+        security: ProcessSecurity,
+        issuers: tuple[Issuer, ...],
+    ) -> None:
+        self._grants = GrantCache(store, paths)
+        self._tokens = TokenTable(store, paths)
+        self._web_bearers = WebBearers(issuers)
+        self._credentials = ClientCredentials(self._tokens, self._web_bearers)
+        self._identification = Identification(self._credentials, self._tokens, security.clients)
+        self._trust_count = 0
+        security.on_change(self._on_trust)
+        self.lasting = LastingCalls(self._judge_again, self._find_basis)
+
+    async def start(self) -> None:
+        """Know everybody and all grants; waits for ZooKeeper as long as it takes.
+
+        Raises:
+            StartRefusedError: an issuer's file of keys cannot be used.
+        """
+        try:
+            await self._web_bearers.start()
+        except KeysUnreadableError as error:
+            raise StartRefusedError(str(error)) from None
+        await self._tokens.start()
+        await self._grants.start()
+        self.lasting.start()
+
+    async def stop(self) -> None:
+        """Follow nothing any more."""
+        await self.lasting.stop()
+        await self._grants.stop()
+        await self._tokens.stop()
+        await self._web_bearers.stop()
+
+    async def identify(self, shown: ShownCredentials, now: dt.datetime) -> Bearer:
+        """See `Identification.identify`."""
+        return await self._identification.identify(shown, now)
+
+    def find_rights(self, bearer: Bearer) -> CallerRights:
+        """What a caller may do now.
+
+        Raises:
+            DuramenError: `metadata_unavailable`: grants are not known, or may be too old.
+        """
+        return put_together(self._grants.get_table(), bearer)
+
+    def statistics(self) -> dict[str, Any]:
+        """Every table and counter."""
+        return {
+            "grants": self._grants.statistics(),
+            "credentials": self._credentials.statistics(),
+            "lasting": self.lasting.statistics(),
+        }
+
+    async def _judge_again(self, call: AdmittedCall) -> DuramenError | None:
+        now = dt.datetime.now(dt.UTC)
+        try:
+            bearer = await self._identification.identify_again(call.shown, now)
+            rights = self.find_rights(bearer)
+        except NothingKnownError as error:
+            return refuse_blindly(error)
+        except CredentialRefusedError:
+            return refuse_unknown()
+        except DuramenError as error:
+            return error
+        call.bearer = bearer
+        if (found := call.found) is None:
+            return None
+        if rights.judge(found.row.verb, found.namespace, found.log):
+            return None
+        return refuse(found.row.verb, found.namespace, found.log)
+
+    def _find_basis(self) -> object:
+        try:
+            table: object = self._grants.get_table()
+        except DuramenError:
+            table = None
+        return table, self._tokens.change_count, self._trust_count
+
+    def _on_trust(self) -> None:
+        self._trust_count += 1
+
+
+def refuse_unknown() -> DuramenError:
+    """The one refusal of whoever is not known."""
+    return DuramenError("unauthenticated", _SHOWS_NOBODY)
+
+
+def refuse_blindly(error: NothingKnownError) -> DuramenError:
+    """Nobody can be known now, so nobody is refused as unknown."""
+    return DuramenError("metadata_unavailable", f"credentials: {error}")
+
+
+def open_admission(
+    options: ServiceOptions, store: MetadataStore, security: ProcessSecurity | None
+) -> Admission | None:
+    """The admission that a proxy is started with; None: it has no identity, and asks nobody.
+
+    Raises:
+        StartRefusedError: its public port would show credentials to a network, or its issuers are
+            not usable.
+    """
+    if security is None:
+        return None
+    if not _is_loopback(options.host):
+        raise StartRefusedError(
+            f"--host {options.host} would take its clients' credentials over a network in plain "
+            "text: listen on 127.0.0.1"
+        )
+    issuers: tuple[Issuer, ...] = ()
+    if options.issuers is not None:
+        try:
+            issuers = read_issuers(options.issuers)
+        except IssuersFileError as error:
+            raise StartRefusedError(str(error)) from None
+    return Admission(store, Paths(options.cluster), security, issuers)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return is_loopback(host.lower())

@@ -1,0 +1,180 @@
+"""The door of a public port: who calls, and whether it may, before a body is read.
+
+Stands around the whole application. First the request as text, then who calls (401), then the verb
+on the target (403): nothing is looked up for either, so they tell nothing of what is there. Why
+somebody is not known stands in the log alone, a line a second at most, with the id that the answer
+has as `Duramen-Request`.
+
+Put there by `runtime.public.serving`. Source: docs/protocol/rights.md "How a call is judged",
+docs/protocol/credentials.md "Who it is".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import logging
+import secrets
+from collections.abc import Collection
+from typing import Final
+
+from prometheus_client import Counter
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from duramen.errors import DuramenError
+from duramen.runtime.admin import problem_response
+from duramen.runtime.admission.admission import Admission, refuse_blindly, refuse_unknown
+from duramen.runtime.admission.call_rows import ROW_KEY, FoundRow, find_row
+from duramen.runtime.admission.caller_rights import CallerRights, refuse
+from duramen.runtime.admission.callers import CALL_KEY, AdmittedCall, ShownCredentials
+from duramen.runtime.credentials.principals import CredentialRefusedError, NothingKnownError
+from duramen.runtime.edge.coded_bodies import drop_rest
+from duramen.runtime.identity.callers import TooManyHeadersError
+from duramen.runtime.public.calls import Judged
+
+REQUEST_HEADER: Final = "duramen-request"
+
+_LOG: Final = logging.getLogger(__name__)
+_LOG_INTERVAL_S: Final = 1.0
+_RETRY_AFTER_MS: Final = 1_000
+_WITHOUT_BODY: Final = ("GET", "HEAD")
+_REFUSED: Final = Counter(
+    "duramen_public_calls_refused",
+    "Calls of the public port that were refused for who called or what for",
+    ["why"],
+)
+
+
+class PublicDoor:
+    """ASGI: the application for those who may.
+
+    Args:
+        of_anybody: paths that whoever asks is given.
+    """
+
+    def __init__(self, app: ASGIApp, admission: Admission, of_anybody: Collection[str]) -> None:
+        self._app = app
+        self._admission = admission
+        self._of_anybody = frozenset(of_anybody)
+        self._log = _RefusalLog()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request, or refuse it before its body is read."""
+        if scope["type"] != "http" or scope["path"] in self._of_anybody:
+            await self._app(scope, receive, send)
+            return
+        try:
+            call = await self._admit(scope)
+        except DuramenError as refusal:
+            await self._answer(refusal, scope, receive, send)
+            return
+        found = call.found
+        scope[CALL_KEY] = call
+        scope[ROW_KEY] = None if found is None else found.row
+        if found is None or not found.row.lasts:
+            await self._app(scope, receive, send)
+            return
+        lasting = self._admission.lasting
+        lasting.add(call)
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            lasting.discard(call)
+
+    async def _admit(self, scope: Scope) -> AdmittedCall:
+        """The call, once it is known who makes it and that it may.
+
+        Raises:
+            DuramenError: as is to be answered.
+        """
+        found = find_row(scope["method"], scope["path"])
+        shown = _find_shown(scope)
+        now = dt.datetime.now(dt.UTC)
+        try:
+            bearer = await self._admission.identify(shown, now)
+        except TooManyHeadersError as error:
+            self._log.tell("many", str(error), scope)
+            detail = "too many headers of one certificate"
+            raise DuramenError("rate_limited", detail, retry_after_ms=_RETRY_AFTER_MS) from None
+        except NothingKnownError as error:
+            self._log.tell("not_known_now", str(error), scope)
+            raise refuse_blindly(error) from None
+        except CredentialRefusedError as error:
+            self._log.tell("unauthenticated", str(error), scope)
+            raise refuse_unknown() from None
+        call = AdmittedCall(bearer, shown, found, now.timestamp(), self._admission.find_rights)
+        if found is not None:
+            self._judge(found, call, scope)
+        return call
+
+    def _judge(self, found: FoundRow, call: AdmittedCall, scope: Scope) -> None:
+        try:
+            rights = call.find_rights()
+        except DuramenError as error:
+            self._log.tell("not_known_now", error.detail, scope)
+            raise
+        if not _may(rights, found):
+            refusal = refuse(found.row.verb, found.namespace, found.log)
+            self._log.tell("forbidden", f"{call.bearer.principal}: {refusal.detail}", scope)
+            raise refusal
+
+    async def _answer(
+        self, refusal: DuramenError, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        answer = problem_response(refusal)
+        headers = [*answer.raw_headers, (b"cache-control", b"no-store")]
+        if (request_id := scope.get(REQUEST_HEADER)) is not None:
+            headers.append((REQUEST_HEADER.encode(), request_id.encode()))
+        status, body = answer.status_code, bytes(answer.body)
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        if scope["method"] in _WITHOUT_BODY:
+            body = b"" if scope["method"] == "HEAD" else body
+            await send({"type": "http.response.body", "body": body})
+            return
+        await send({"type": "http.response.body", "body": body, "more_body": True})
+        # What is still sent is dropped: the end of its connection would hide the answer, and an
+        # append whose answer is not seen is of unknown fate.
+        await drop_rest(receive)
+        await send({"type": "http.response.body", "body": b""})
+
+
+def _may(rights: CallerRights, found: FoundRow) -> bool:
+    row, namespace, log = found
+    match row.judged:
+        case Judged.ON_TARGET:
+            return rights.judge(row.verb, namespace, log)
+        case Judged.BY_WHAT_IT_SHOWS:
+            return namespace is None or rights.reaches(row.verb, namespace)
+
+
+def _find_shown(scope: Scope) -> ShownCredentials:
+    authorizations: tuple[str, ...] = ()
+    identities: tuple[str, ...] = ()
+    for name, value in scope["headers"]:
+        if name == b"authorization":
+            authorizations = (*authorizations, value.decode("latin-1"))
+        elif name == b"duramen-identity":
+            identities = (*identities, value.decode("latin-1"))
+    return ShownCredentials(authorizations, identities)
+
+
+class _RefusalLog:
+    """Why calls are refused: counted, and told a line a second at most."""
+
+    def __init__(self) -> None:
+        self._told_s = -_LOG_INTERVAL_S
+        self._untold_count = 0
+
+    def tell(self, kind: str, why: str, scope: Scope) -> None:
+        """Tell of one, which gets an id for that."""
+        _REFUSED.labels(kind).inc()
+        scope[REQUEST_HEADER] = request_id = secrets.token_hex(6)
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._told_s < _LOG_INTERVAL_S:
+            self._untold_count += 1
+            return
+        _LOG.warning(
+            "a call is refused (%s, %s): %s (%d others since)",
+            request_id, kind, why, self._untold_count,
+        )  # fmt: skip
+        self._told_s, self._untold_count = now_s, 0

@@ -1,0 +1,164 @@
+"""A read proxy and a write proxy that ask who calls, over one store; and callers of every kind.
+
+The proxies are the real ones behind real ports, with identities of one CA, bookies and a sequencer
+that are faked, and issuers whose keys lie in files. Used by the tests of admission.
+Source: docs/protocol/rights.md "How a call is judged".
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import uvloop
+
+from duramen.core.rights.grants import parse_principal
+from duramen.runtime.credentials.access_tokens.issuing import TokenIssuer
+from duramen.runtime.credentials.access_tokens.token_table import TokenTable
+from duramen.runtime.credentials.principals import Bearer
+from duramen.runtime.identity.callers import OwnHeaders
+from duramen.runtime.identity.folder import HeldIdentity, read_folder
+from duramen.runtime.identity.header import NamedClient
+from duramen.runtime.identity.names import Identity, make_identity
+from duramen.runtime.role import ServiceOptions
+from duramen.runtime.security.process_security import ProcessSecurity
+from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
+from duramen.wire.metadata_json import Paths, encode_node
+from duramen.wire.nodes.access_tokens import Scope
+from duramen.wire.nodes.grants import GrantsNode, encode_grants
+from duramen_writeproxy.service import WriteProxy
+from tests.component import readproxy_world
+from tests.component.credential_world import list_rows, write_issuers
+from tests.component.issuing_world import IssuingWorld, read_time
+from tests.component.writeproxy_world import FakeSequencer
+from tests.unit.grants import given
+from tests.unit.identities import DOMAIN
+from tests.unit.web_token_forge import forge
+
+PATHS: Final = Paths("c")
+WRITE: Final = make_identity(DOMAIN, "writeproxy", "wp-0")
+READ: Final = make_identity(DOMAIN, "readproxy", "rp-0")
+ROOT: Final = Bearer(parse_principal("service:operator/op"), int(time.time()) + 86_400)
+LOG: Final = "/v1/namespaces/ns/logs/log"
+RECORDS: Final = f"{LOG}/records"
+Headers = dict[str, str]
+
+
+def secure(folder: Path) -> ProcessSecurity:
+    return ProcessSecurity(folder, read_folder(folder, read_time()), print)
+
+
+def bear(text: str) -> Headers:
+    return {"authorization": f"Bearer {text}"}
+
+
+def as_user(name: str, **claims: Any) -> Headers:
+    """Of the company's issuer."""
+    return bear(forge(None, {"sub": name, **claims}))
+
+
+class Callers:
+    """Whoever calls: people by web tokens, API tokens, identities, proxies for clients."""
+
+    def __init__(self, issued: IssuingWorld, tree: MemoryTree) -> None:
+        self.issued = issued
+        self._held: dict[tuple[str, str], HeldIdentity] = {}
+        self._store = MemoryStore(tree)
+        self._table = TokenTable(self._store, PATHS)
+        self._tokens = TokenIssuer(self._store, PATHS, self._table)
+
+    async def start(self) -> None:
+        await self._store.start()
+        await self._table.start()
+
+    async def stop(self) -> None:
+        await self._table.stop()
+        await self._store.close()
+
+    async def give(self, *lines: str) -> None:
+        """These grants and no others: `ann reader shop/ord*`."""
+        data = encode_grants(GrantsNode(tuple(given(line) for line in lines)))
+        found = await self._store.get(PATHS.grants)
+        if found is None:
+            await self._store.create(PATHS.grants, data, make_parents=True)
+        else:
+            await self._store.set(PATHS.grants, data, version=found.version)
+
+    async def make_token(self, *scopes: str, life_s: int = 3_600) -> tuple[str, str]:
+        """Text and id of an API token: `append,list shop/ord*`."""
+        wanted = [Scope(frozenset(verbs.split(",")), on) for verbs, on in map(str.split, scopes)]
+        made, _ = await self._tokens.issue(
+            ROOT, wanted, wanted, life_s=life_s, note="", now_s=int(time.time())
+        )
+        return made.text, made.token_id
+
+    async def revoke(self, token_id: str) -> None:
+        await self._tokens.revoke(token_id)
+
+    def identify(
+        self,
+        role: str,
+        name: str,
+        receiver: Identity,
+        client: NamedClient | None = None,
+        at: dt.datetime | None = None,
+    ) -> Headers:
+        """The header of an identity, in its own name or in a client's."""
+        if (role, name) not in self._held:
+            self._held[role, name] = read_folder(self.issued.issue(role, name), read_time())
+        own = OwnHeaders(self._held[role, name])
+        now = at or read_time()
+        made = own.give(receiver, now) if client is None else own.give_for(receiver, client, now)
+        return {"duramen-identity": made}
+
+
+class AdmissionWorld(readproxy_world.World):
+    """Both proxies, and `ns/log` of the world of read proxies, which has a segment."""
+
+    def __init__(self, folder: Path) -> None:
+        issued = IssuingWorld(folder / "proxies")
+        read, write = (secure(issued.issue(one.role.value, one.name)) for one in (READ, WRITE))
+        issuers = write_issuers(folder, list_rows(folder))
+        super().__init__(security=read, issuers=issuers)
+        self.callers = Callers(issued, self.tree)
+        self.sequencer = FakeSequencer("s0")
+        options = ServiceOptions(
+            "writeproxy", "c", "wp-0", "127.0.0.1", 0, 0, "", "eu", "ra", "none", 4.0, None,
+            issuers=issuers,
+        )  # fmt: skip
+        self.write_proxy = WriteProxy(options, MemoryStore(self.tree), write)
+        self.write = httpx.AsyncClient(timeout=30, trust_env=False)
+
+    async def start(self) -> None:
+        await super().start()
+        await self.callers.start()
+        await self.sequencer.start()
+        fields = {"data_url": self.sequencer.url, "region": "eu", "rack": "ra"}
+        await self.put(f"{PATHS.sequencers}/s0", encode_node(fields))
+        await self.write_proxy.start()
+        self.write.base_url = httpx.URL(f"http://127.0.0.1:{self.write_proxy.port}")
+
+    async def stop(self) -> None:
+        await self.write.aclose()
+        await self.write_proxy.stop()
+        await self.sequencer.stop()
+        await self.callers.stop()
+        await super().stop()
+
+
+def play(folder: Path, scenario: Callable[[AdmissionWorld], Awaitable[None]]) -> None:
+    """Run a scenario between both proxies."""
+
+    async def main() -> None:
+        world = AdmissionWorld(folder)
+        await world.start()
+        try:
+            await scenario(world)
+        finally:
+            await world.stop()
+
+    uvloop.run(main())

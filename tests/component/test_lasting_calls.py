@@ -1,0 +1,269 @@
+"""What lasts ends when it is no longer allowed: streams, long polls, sessions, forwarded or not.
+
+Source: docs/protocol/rights.md "How a call is judged".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from duramen.core.rights.grants import parse_principal
+from duramen.errors import DuramenError
+from duramen.runtime.admission import lasting_calls
+from duramen.runtime.admission.callers import AdmittedCall, ShownCredentials
+from duramen.runtime.admission.lasting_calls import AGAIN_S, LastingCalls
+from duramen.runtime.credentials.principals import Bearer
+from tests.component.admission_world import (
+    READ,
+    RECORDS,
+    WRITE,
+    AdmissionWorld,
+    Headers,
+    as_user,
+    bear,
+    play,
+)
+from tests.component.test_known_callers import until
+from tests.unit.web_token_forge import NOW_S
+from tests.waiting import wait_for
+
+WITHIN_S = 5.0
+ANN = as_user("ann")
+FORBIDDEN = DuramenError("forbidden", "read on ns/log: you may not")
+
+
+async def fill(world: AdmissionWorld) -> None:
+    await world.open_segment()
+    await world.append(2)
+
+
+async def take_until_end(
+    world: AdmissionWorld, client: httpx.AsyncClient, query: str, headers: Headers, end: Any
+) -> tuple[list[str], bool]:
+    """What a stream gives until it ends, soon after `end`; and whether it ended as it should."""
+    begun = asyncio.Event()
+    shown = {name: value for name, value in headers.items() if name != "accept"}
+    await until(lambda: client.get(RECORDS, headers=shown), 200)
+    async with client.stream("GET", f"{RECORDS}?{query}", headers=headers) as answer:
+        assert answer.status_code == 200
+        found: list[str] = []
+
+        async def read() -> bool:
+            try:
+                async for line in answer.aiter_lines():
+                    found.append(line)
+                    begun.set()
+            except httpx.HTTPError:
+                return False
+            return True
+
+        reading = asyncio.create_task(read())
+        await begun.wait()
+        began_s = time.monotonic()
+        await end()
+        is_whole = await asyncio.wait_for(reading, WITHIN_S)
+        assert time.monotonic() - began_s < WITHIN_S
+    return [line for line in found if line], is_whole
+
+
+@pytest.mark.parametrize("forwarded", [False, True], ids=["own", "forwarded"])
+def test_an_event_stream_ends_with_the_reason(tmp_path: Path, forwarded: bool) -> None:
+    async def scenario(world: AdmissionWorld) -> None:
+        await world.callers.give("ann reader ns")
+        await fill(world)
+        client = world.write if forwarded else world.http
+        shown = {**ANN, "accept": "text/event-stream"}
+        lines, is_whole = await take_until_end(
+            world, client, "from=head", shown, lambda: world.callers.give("ann reader ns/other")
+        )
+        assert is_whole and lines[-2] == "event: error"
+        problem = json.loads(lines[-1].removeprefix("data: "))
+        assert (problem["code"], problem["detail"]) == ("forbidden", FORBIDDEN.detail)
+        counts = world.proxy.statistics()["admission"]["lasting"]
+        assert (counts["open"], counts["ended"]) == (0, 1)
+        assert world.proxy.statistics()["feeds"]["waiting"] == 0
+
+    play(tmp_path, scenario)
+
+
+def test_lines_end_with_the_reason_where_they_have_notes_and_break_off_where_not(
+    tmp_path: Path,
+) -> None:
+    async def scenario(world: AdmissionWorld) -> None:
+        await fill(world)
+        shown = {**ANN, "accept": "application/x-ndjson"}
+        for query, ends_well in (("wait=60s&notes=true", True), ("wait=60s", False)):
+            await world.callers.give("ann reader ns")
+            lines, is_whole = await take_until_end(
+                world, world.http, f"from=head&{query}", shown, world.callers.give
+            )
+            assert is_whole is ends_well
+            if ends_well:
+                assert json.loads(lines[-1])["error"]["code"] == "forbidden"
+            else:
+                assert all("body" in json.loads(line) for line in lines)
+
+    play(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("forwarded", [False, True], ids=["own", "forwarded"])
+def test_a_long_poll_is_answered_with_the_reason(tmp_path: Path, forwarded: bool) -> None:
+    async def scenario(world: AdmissionWorld) -> None:
+        await fill(world)
+        client = world.write if forwarded else world.http
+        text, token_id = await world.callers.make_token("read ns")
+        query = f"{RECORDS}?from=tail&wait=60s"
+        await until(lambda: client.get(RECORDS, headers=bear(text)), 200)
+        polling = asyncio.create_task(client.get(query, headers=bear(text)))
+
+        async def is_waiting() -> bool:
+            return bool(world.proxy.statistics()["feeds"]["waiting"])
+
+        await wait_for(is_waiting)
+        await world.callers.revoke(token_id)
+        answer = await asyncio.wait_for(polling, WITHIN_S)
+        if forwarded:
+            # The peer's 401 is no word about the client: who judges is the one that it called.
+            assert answer.status_code in (401, 503)
+        else:
+            assert answer.status_code == 401
+            assert answer.headers["www-authenticate"] == 'Bearer realm="duramen"'
+
+    play(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("forwarded", [False, True], ids=["own", "forwarded"])
+def test_a_session_ends_behind_what_is_under_way(tmp_path: Path, forwarded: bool) -> None:
+    play(tmp_path, lambda world: _play_session(world, forwarded=forwarded))
+
+
+async def _play_session(world: AdmissionWorld, *, forwarded: bool) -> None:
+    await world.callers.give("ann producer ns")
+    client = world.http if forwarded else world.write
+    record = {"records": [{"body": "x"}]}
+    await until(lambda: client.post(RECORDS, json=record, headers=ANN), 200)
+    port = world.proxy.port if forwarded else world.write_proxy.port
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    line = json.dumps(record).encode() + b"\n"
+    writer.write(
+        f"POST {RECORDS}:stream HTTP/1.1\r\nhost: localhost\r\n"
+        f"authorization: {ANN['authorization']}\r\ncontent-type: application/x-ndjson\r\n"
+        f"transfer-encoding: chunked\r\n\r\n{len(line):x}\r\n".encode()
+        + line
+        + b"\r\n"
+    )
+    await reader.readuntil(b'"start"')
+    await world.callers.give()
+    rest = await asyncio.wait_for(reader.readuntil(b"session_ended"), WITHIN_S)
+    assert b'"forbidden"' in rest and b"append to ns/log: you may not" in rest
+    assert len(world.sequencer.rows) == 2
+    writer.close()
+
+
+def test_a_credential_ends_what_was_begun_with_it(tmp_path: Path) -> None:
+    async def scenario(world: AdmissionWorld) -> None:
+        await fill(world)
+        await world.callers.give("ann reader ns")
+        # Its 30 s of skew are over in two seconds from now.
+        ends_s = int(time.time()) - 28
+        shown = as_user("ann", iat=NOW_S - 100, exp=ends_s) | {"accept": "text/event-stream"}
+
+        async def wait() -> None:
+            return
+
+        lines, is_whole = await take_until_end(world, world.http, "from=head", shown, wait)
+        assert is_whole and '"unauthenticated"' in lines[-1]
+
+    play(tmp_path, scenario)
+
+
+def test_an_identity_outlives_its_header_and_not_its_certificate(tmp_path: Path) -> None:
+    async def scenario(world: AdmissionWorld) -> None:
+        await fill(world)
+        await world.callers.give("service:client/till reader ns")
+        till = world.callers.identify("client", "till", READ) | {"accept": "text/event-stream"}
+
+        async def revoke() -> None:
+            folders = [world.callers.issued.folder / one.name for one in (READ, WRITE)]
+            world.callers.issued.revoke("till", *folders)
+
+        lines, is_whole = await take_until_end(world, world.http, "from=head", till, revoke)
+        assert is_whole and '"unauthenticated"' in lines[-1]
+
+    play(tmp_path, scenario)
+
+
+def make_call(until_s: int = NOW_S + 9_999) -> AdmittedCall:
+    bearer = Bearer(parse_principal("user:corp/ann"), until_s)
+    rights: Any = None
+    return AdmittedCall(bearer, ShownCredentials((), ()), None, time.time(), rights)
+
+
+def test_calls_are_judged_when_something_changed_when_they_are_old_and_when_they_end() -> None:
+    async def scenario() -> None:
+        judged: list[AdmittedCall] = []
+        basis = [1]
+
+        async def judge(call: AdmittedCall) -> DuramenError | None:
+            judged.append(call)
+            return FORBIDDEN if call is bad else None
+
+        calls = LastingCalls(judge, lambda: tuple(basis))
+        good, old, over, bad = make_call(), make_call(), make_call(NOW_S - 1), make_call()
+        ended: list[AdmittedCall] = []
+        for call in (good, old, over, bad):
+            calls.add(call)
+            call.on_end = lambda call=call: ended.append(call)
+        old.judged_s -= AGAIN_S + 1
+        calls._basis = calls._find_basis()
+        await calls.look()
+        assert set(judged) == {old, over} and not ended
+        judged.clear()
+        basis[0] = 2
+        await calls.look()
+        assert set(judged) == {good, old, over, bad}
+        assert ended == [bad] and bad.refusal is FORBIDDEN
+        with pytest.raises(DuramenError):
+            bad.check()
+        judged.clear()
+        await calls.look()
+        assert judged == [over], "nothing changed since"
+        calls.discard(over)
+        calls.discard(good)
+        basis[0] = 3
+        judged.clear()
+        await calls.look()
+        assert judged == [old], "who was refused is judged no more"
+        assert calls.statistics() == {"open": 2, "judged": 8, "ended": 1}
+
+    asyncio.run(scenario())
+
+
+def test_a_look_that_fails_is_followed_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        monkeypatch.setattr(lasting_calls, "LOOK_S", 0.001)
+        judged: list[AdmittedCall] = []
+        basis = [1]
+
+        async def judge(call: AdmittedCall) -> DuramenError | None:
+            judged.append(call)
+            if len(judged) == 1:
+                raise RuntimeError("on purpose")
+            return FORBIDDEN
+
+        calls = LastingCalls(judge, lambda: tuple(basis))
+        calls.start()
+        call = make_call()
+        calls.add(call)
+        basis[0] = 2
+        await wait_for(lambda: call.refusal is not None)
+        await calls.stop()
+
+    asyncio.run(scenario())

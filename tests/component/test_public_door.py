@@ -1,0 +1,460 @@
+"""The door of a public port: every call of the table × callers of every kind, of both proxies.
+
+The application behind it says who came through. What each caller may do is restated here from the
+roles of the page, by hand. Source: docs/protocol/rights.md "How a call is judged".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import datetime as dt
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pytest
+
+from duramen.core.rights.verbs import ROLE_VERBS, GrantedRole, Verb
+from duramen.errors import DuramenError
+from duramen.runtime.admission.admission import Admission, open_admission
+from duramen.runtime.admission.callers import caller_of
+from duramen.runtime.admission.public_door import REQUEST_HEADER, PublicDoor
+from duramen.runtime.credentials.issuers import read_issuers
+from duramen.runtime.identity.callers import FIRST_COUNT_PER_LEAF
+from duramen.runtime.identity.header import NamedClient
+from duramen.runtime.identity.names import Identity
+from duramen.runtime.public.calls import CALLS, PublicCall
+from duramen.runtime.role import ServiceOptions, StartRefusedError
+from duramen.runtime.security.process_security import ProcessSecurity
+from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
+from tests.component.admission_world import (
+    PATHS,
+    READ,
+    WRITE,
+    Callers,
+    Headers,
+    as_user,
+    bear,
+    secure,
+)
+from tests.component.credential_world import list_rows, write_issuers
+from tests.component.issuing_world import IssuingWorld, read_time
+from tests.component.test_hostile_credentials import WEB
+from tests.unit.web_token_forge import NOW_S, forge_account
+from tests.waiting import wait_for
+
+DOCUMENTS: Final = ("/v1/openapi.json", "/docs")
+GRANTS: Final = (
+    "own writer shop", "reader reader shop/orders", "other owner stock", "edge owner shop/ord*",
+    "group:corp/team producer shop/orders", "serviceaccount:k8s/shop/cart reader shop",
+    "service:client/till producer shop/orders", "admin operator *",
+)  # fmt: skip
+TOKEN: Final = ("append,list shop/ord*", "create stock")
+TARGETS: Final = (
+    ("shop", "orders"), ("shop", "ord"), ("shop", "or"), ("shop", "Orders"), ("shop", "missing"),
+    ("stock", "orders"), ("sho", "orders"),
+)  # fmt: skip
+FAR_S: Final = NOW_S + 3_000
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+class Port:
+    """One proxy's door."""
+
+    def __init__(self, receiver: Identity, admission: Admission) -> None:
+        self.receiver = receiver
+        self.reached: list[Any] = []
+        self._door = PublicDoor(self._serve, admission, DOCUMENTS)
+
+    async def _serve(self, scope: Any, _receive: Any, send: Any) -> None:
+        self.reached.append(scope)
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def call(self, method: str, path: str, *shown: Headers, twice: bool = False) -> Answer:
+        pairs = [(b"content-length", b"16777216")]
+        pairs += [(n.encode(), v.encode()) for one in shown for n, v in one.items()] * (1 + twice)
+        scope = {"type": "http", "method": method, "path": path, "headers": pairs}
+        said: list[Any] = []
+
+        async def receive() -> Any:
+            assert said, "the body of a call was read before it was let in"
+            return {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            said.append(message)
+
+        await self._door(scope, receive, send)
+        headers = {n.decode(): v.decode() for n, v in said[0]["headers"]}
+        return Answer(said[0]["status"], headers, b"".join(m.get("body", b"") for m in said[1:]))
+
+
+class World:
+    """The doors of a write proxy and of a read proxy, and who comes to them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.tree = MemoryTree()
+        self.issued = IssuingWorld(folder / "cluster")
+        self.strangers = IssuingWorld(folder / "strangers")
+        self.callers = Callers(self.issued, self.tree)
+        self.store = MemoryStore(self.tree)
+        issuers = read_issuers(write_issuers(folder, list_rows(folder)))
+        self.securities: list[ProcessSecurity] = []
+        self.admissions: list[Admission] = []
+        self.ports: list[Port] = []
+        for one in (WRITE, READ):
+            security = secure(self.issued.issue(one.role.value, one.name))
+            admission = Admission(self.store, PATHS, security, issuers)
+            self.securities.append(security)
+            self.admissions.append(admission)
+            self.ports.append(Port(one, admission))
+
+
+@asynccontextmanager
+async def opened(folder: Path) -> AsyncIterator[World]:
+    world = World(folder)
+    await world.store.start()
+    await world.callers.start()
+    for admission in world.admissions:
+        await admission.start()
+    try:
+        yield world
+    finally:
+        for admission in world.admissions:
+            await admission.stop()
+        for security in world.securities:
+            await security.stop()
+        await world.callers.stop()
+
+
+def play(folder: Path, scenario: Callable[[World], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(120), opened(folder) as world:
+            await scenario(world)
+
+    asyncio.run(main())
+
+
+def list_calls() -> Iterator[tuple[PublicCall, str, str | None, str | None]]:
+    """Every row, on every target."""
+    for row in CALLS:
+        has_log, has_namespace = "{log}" in row.path, "{namespace}" in row.path
+        for namespace, log in TARGETS if has_log else TARGETS[::5]:
+            path = row.path.format(namespace=namespace, log=log)
+            yield row, path, namespace if has_namespace else None, log if has_log else None
+
+
+def is_on(scope: str, row: PublicCall, namespace: str | None, log: str | None) -> bool:
+    """Whether a scope covers the target; of a list, anything that it may show."""
+    of, slash, rest = scope.partition("/")
+    is_list = row.name in ("listLogs", "listNamespaces")
+    if scope == "*" or (is_list and namespace in (None, of)):
+        return True
+    if of != namespace:
+        return False
+    if not slash:
+        return True
+    return log is not None and (log.startswith(rest[:-1]) if rest.endswith("*") else log == rest)
+
+
+def may(who: str, row: PublicCall, namespace: str | None, log: str | None) -> bool:
+    """By the grants above and the roles of the page."""
+    if row.name == "listNamespaces":
+        return True
+    held = [
+        (ROLE_VERBS[GrantedRole(role)], scope)
+        for name, role, scope in map(str.split, GRANTS)
+        if name in who.split()
+    ]
+    if "token" in who.split():
+        held += [
+            (frozenset(map(Verb, verbs.split(","))), on) for verbs, on in map(str.split, TOKEN)
+        ]
+    if "operator" in who.split():
+        return True
+    return any(row.verb in verbs and is_on(scope, row, namespace, log) for verbs, scope in held)
+
+
+async def list_known(world: World, port: Port) -> dict[str, tuple[Headers, NamedClient]]:
+    """Callers who are known: what they show, and how a proxy names them."""
+    text, token_id = await world.callers.make_token(*TOKEN)
+
+    async def is_known() -> bool:
+        status = (await port.call("GET", "/v1/namespaces", bear(text))).status
+        return status == 200
+
+    await wait_for(is_known)
+    people = {
+        name: (as_user(name), NamedClient(f"user:corp/{name}", (), FAR_S))
+        for name in ("own", "reader", "other", "edge", "admin", "nobody")
+    }
+    team = as_user("dan", groups=["team"])
+    till = world.callers.identify("client", "till", port.receiver)
+    op = world.callers.identify("operator", "op", port.receiver)
+    return people | {
+        "group:corp/team": (team, NamedClient("user:corp/dan", ("team",), FAR_S)),
+        "serviceaccount:k8s/shop/cart": (
+            bear(forge_account()), NamedClient("serviceaccount:k8s/shop/cart", (), FAR_S),
+        ),
+        "token": (bear(text), NamedClient(f"token:{token_id}", (), FAR_S)),
+        "service:client/till": (till, NamedClient("service:client/till", (), FAR_S)),
+        "operator": (op, NamedClient("service:operator/op", (), FAR_S)),
+    }  # fmt: skip
+
+
+def test_every_call_of_every_caller_is_judged_as_the_page_says(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        await world.callers.give(*GRANTS)
+        count = 0
+        for port, other in zip(world.ports, (READ, WRITE), strict=True):
+            for who, (shown, client) in (await list_known(world, port)).items():
+                by_proxy = world.callers.identify(
+                    other.role.value, other.name, port.receiver, client
+                )
+                for row, path, namespace, log in list_calls():
+                    expected = 200 if may(who, row, namespace, log) else 403
+                    for headers in (shown, by_proxy):
+                        answer = await port.call(row.method, path, headers)
+                        assert answer.status == expected, (who, row.name, path)
+                        count += 1
+                    if expected == 200:
+                        bearer = caller_of(_Asked(port.reached[-1]))
+                        assert bearer is not None and str(bearer.principal) == client.principal
+        assert count > 2 * 2 * 11 * len(CALLS)
+
+    play(tmp_path, scenario)
+
+
+class _Asked(NamedTuple):
+    scope: dict[str, Any]
+
+
+def list_unknown(world: World, port: Port) -> dict[str, list[Headers]]:
+    """Callers who are not known, whatever they ask for."""
+    callers, receiver = world.callers, port.receiver
+    other = WRITE if receiver == READ else READ
+    good, client = as_user("own"), NamedClient("user:corp/own", (), FAR_S)
+    own = callers.identify("client", "till", receiver)
+    in_time = callers.identify(other.role.value, other.name, receiver, client)
+    found: dict[str, list[Headers]] = {
+        "nobody": [],
+        "expired": [as_user("own", iat=NOW_S - 7_200, exp=NOW_S - 3_600)],
+        "of another audience": [as_user("own", aud="duramen/others")],
+        "of another issuer": [as_user("own", iss="https://evil.example")],
+        "basic": [{"authorization": "Basic b3duOm93bg=="}],
+        "an unknown API token": [bear(f"dur1_{'a' * 16}_{'a' * 52}")],
+        "two kinds": [good, own],
+        "two identities": [own, in_time],
+        "for another proxy": [callers.identify("client", "till", other)],
+        "for another proxy, in a client's name": [
+            callers.identify(other.role.value, other.name, other, client)
+        ],
+        "of another cluster": [Callers(world.strangers, world.tree).identify(
+            "operator", "op", receiver
+        )],
+        "an old header": [
+            callers.identify("client", "till", receiver, at=read_time() - dt.timedelta(hours=1))
+        ],
+        **{
+            f"{role} that speaks for a client": [callers.identify(role, "r", receiver, client)]
+            for role in ("client", "operator", "monitor", "archive", "bookie", "sequencer")
+        },
+        "for as a header of its own": [{"for": "user:corp/own"}],
+        "forwarded, and nothing else": [{"duramen-forwarded": "wp-0"}],
+    }  # fmt: skip
+    for name, named in {
+        "ended": ("user:corp/own", (), NOW_S - 10),
+        "a group": ("group:corp/team", (), FAR_S),
+        "nobody": ("user:corp", (), FAR_S),
+        "nothing": ("", (), FAR_S),
+        "groups of a token": (f"token:{'a' * 16}", ("team",), FAR_S),
+        "groups of a service": ("service:client/till", ("team",), FAR_S),
+        "a group with a space": ("user:corp/own", (" team",), FAR_S),
+        "a token that is not there": (f"token:{'a' * 16}", (), FAR_S),
+    }.items():
+        made = callers.identify(other.role.value, other.name, receiver, NamedClient(*named))
+        found[f"a proxy that speaks for {name}"] = [made]
+    return found
+
+
+def test_whoever_is_not_known_gets_one_and_the_same_answer(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        await world.callers.give("own owner *")
+        port_answers = set()
+        for port in world.ports:
+            unknown = list_unknown(world, port)
+            hostile = {name: make() for name, make in WEB.items() if name not in MADE_SOON}
+            unknown |= {
+                f"web: {name}": [bear(text)]
+                for name, text in hostile.items()
+                if _may_stand_in_a_header(text)
+            }
+            for who, shown in unknown.items():
+                for path in ("/v1/namespaces/shop/logs/orders/records", "/v1/namespaces", "/x"):
+                    answer = await port.call("GET", path, *shown)
+                    assert answer.status == 401, (who, path)
+                    assert answer.headers.pop(REQUEST_HEADER)
+                    port_answers.add((str(sorted(answer.headers.items())), answer.body))
+            assert (await port.call("GET", "/v1/namespaces", as_user("own"), twice=True))[0] == 401
+            assert not port.reached
+        assert len(port_answers) == 1
+        told = port_answers.pop()
+        assert "('www-authenticate', 'Bearer realm=\"duramen\"')" in told[0]
+        assert "no-store" in told[0]
+
+    play(tmp_path, scenario)
+
+
+MADE_SOON: Final = {"made in the future", "not before the future"}
+"""By a second, and this test takes some."""
+
+
+def _may_stand_in_a_header(text: str) -> bool:
+    return text.isascii() and text.isprintable()
+
+
+def test_a_revoked_token_counts_no_more_whoever_vouches_for_it(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        port = world.ports[0]
+        text, token_id = await world.callers.make_token("append *")
+        client = NamedClient(f"token:{token_id}", (), FAR_S)
+        by_proxy = world.callers.identify(READ.role.value, READ.name, WRITE, client)
+        path = "/v1/namespaces/shop/logs/orders/records"
+
+        async def find(headers: Headers) -> int:
+            return (await port.call("POST", path, headers)).status
+
+        async def is_known() -> bool:
+            return [await find(bear(text)), await find(by_proxy)] == [200, 200]
+
+        async def is_unknown() -> bool:
+            return [await find(bear(text)), await find(by_proxy)] == [401, 401]
+
+        await wait_for(is_known)
+        await world.callers.revoke(token_id)
+        await wait_for(is_unknown, 5.0)
+
+    play(tmp_path, scenario)
+
+
+def test_a_refusal_is_the_same_whatever_is_there_and_names_what_was_asked(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        port = world.ports[0]
+        expected = {
+            ("POST", "/v1/namespaces/shop/logs/orders/records"): b"append to shop/orders",
+            ("GET", "/v1/namespaces/shop/logs/orders/records"): b"read on shop/orders",
+            ("PATCH", "/v1/namespaces/shop"): b"configure on shop",
+            ("GET", "/v1/namespaces/shop/logs"): b"list on shop",
+        }
+        for (method, path), words in expected.items():
+            answer = await port.call(method, path, as_user("nobody"))
+            assert answer.status == 403 and b'"' + words + b': you may not"' in answer.body
+            missing = await port.call(method, path.replace("shop", "nope"), as_user("nobody"))
+            assert missing.body.replace(b"nope", b"shop") == answer.body
+            assert answer.headers.keys() == missing.headers.keys()
+
+    play(tmp_path, scenario)
+
+
+def test_what_is_no_name_is_refused_to_anybody_and_documents_are_given_to_anybody(
+    tmp_path: Path,
+) -> None:
+    async def scenario(world: World) -> None:
+        port = world.ports[1]
+        for path in ("/v1/namespaces/No_Name", "/v1/namespaces/a/logs/-x/records"):
+            assert (await port.call("GET", path)).status == 400
+        for path in DOCUMENTS:
+            assert (await port.call("GET", path)).status == 200
+        for method, path in (("GET", "/v2"), ("OPTIONS", "/v1/namespaces"), ("POST", "/docs/x")):
+            assert (await port.call(method, path)).status == 401
+            assert (await port.call(method, path, as_user("nobody"))).status == 200, "the app's"
+        assert (await port.call("HEAD", "/v1/namespaces/a")).body == b""
+
+    play(tmp_path, scenario)
+
+
+def test_while_nothing_is_known_nobody_is_refused_as_unknown_or_forbidden(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(world: World) -> None:
+        await world.callers.give("own owner *")
+        port, admission = world.ports[0], world.admissions[0]
+        refusal = DuramenError("metadata_unavailable", "grants: not read yet")
+
+        def fail() -> None:
+            raise refusal
+
+        monkeypatch.setattr(admission._grants, "get_table", fail)
+        answer = await port.call("GET", "/v1/namespaces/shop", as_user("own"))
+        assert (answer.status, b"metadata_unavailable" in answer.body) == (503, True)
+        monkeypatch.setattr(admission._tokens, "_is_blind", lambda: True)
+        answer = await port.call("GET", "/x", bear(f"dur1_{'a' * 16}_{'a' * 52}"))
+        assert (answer.status, b"metadata_unavailable" in answer.body) == (503, True)
+
+    play(tmp_path, scenario)
+
+
+def test_who_makes_header_after_header_is_told_to_wait(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        def make(second: int, receiver: Identity = WRITE) -> Headers:
+            at = read_time() - dt.timedelta(seconds=second)
+            return world.callers.identify("client", "till", receiver, at=at)
+
+        answers = [await world.ports[0].call("GET", "/x", make(second)) for second in range(34)]
+        statuses = [answer.status for answer in answers]
+        assert statuses[:FIRST_COUNT_PER_LEAF] == [200] * FIRST_COUNT_PER_LEAF
+        assert statuses[-1] == 429 and answers[-1].headers["retry-after"] == "1"
+
+    play(tmp_path, scenario)
+
+
+def test_a_proxy_has_room_for_a_header_of_each_of_its_clients(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        port = world.ports[0]
+        for number in range(3 * FIRST_COUNT_PER_LEAF):
+            client = NamedClient(f"user:corp/u{number}", (), FAR_S)
+            shown = world.callers.identify(READ.role.value, READ.name, WRITE, client)
+            assert (await port.call("GET", "/x", shown)).status == 200
+        counts = world.securities[0].clients.statistics()
+        assert (counts["callers"], counts["headers"]) == (1, 3 * FIRST_COUNT_PER_LEAF)
+
+    play(tmp_path, scenario)
+
+
+OPTIONS: Final = ServiceOptions(
+    "writeproxy", "c", "wp-0", "127.0.0.1", 0, 0, "", "r", "r", "on", 4.0, None
+)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "10.1.2.3", "::", "proxy.example.com", ""])
+def test_a_port_that_others_reach_does_not_take_credentials_in_plain_text(
+    tmp_path: Path, host: str
+) -> None:
+    security = secure(IssuingWorld(tmp_path).issue("writeproxy", "wp-0"))
+    store = MemoryStore(MemoryTree())
+    options = _replace(host=host)
+    with pytest.raises(StartRefusedError, match="in plain text"):
+        open_admission(options, store, security)
+    assert open_admission(options, store, None) is None, "nobody is asked"
+
+
+def _replace(**changed: Any) -> ServiceOptions:
+    return dataclasses.replace(OPTIONS, **changed)
+
+
+def test_a_file_of_issuers_is_refused_with_all_its_faults(tmp_path: Path) -> None:
+    security = secure(IssuingWorld(tmp_path / "ca").issue("writeproxy", "wp-0"))
+    rows: list[Mapping[str, Any]] = [{"name": "Corp", "kind": "ldap"}, {"name": "k8s"}]
+    options = _replace(issuers=write_issuers(tmp_path, rows), host="localhost")
+    with pytest.raises(StartRefusedError) as caught:
+        open_admission(options, MemoryStore(MemoryTree()), security)
+    text = str(caught.value)
+    for fault in ("issuers[0].name", "issuers[0].kind", "issuers[1].kind", "issuers[1].keys"):
+        assert fault in text
