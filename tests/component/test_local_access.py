@@ -99,6 +99,10 @@ def test_it_is_used_again_while_it_counts_and_made_anew_else(tmp_path: Path) -> 
         await keep_local_access(store, PATHS, tmp_path, NOW_S)
         fifth = read_text(tmp_path)
         assert "bbbb" not in fifth, "nobody issued it"
+        (tmp_path / TOKEN_FILE).chmod(0o640)
+        await keep_local_access(store, PATHS, tmp_path, NOW_S)
+        fifth, before = read_text(tmp_path), fifth
+        assert fifth != before, "others could read it"
         (tmp_path / TOKEN_FILE).write_text("half a tok")
         await keep_local_access(store, PATHS, tmp_path, NOW_S)
         assert take_token_apart(read_text(tmp_path)).text != fifth
