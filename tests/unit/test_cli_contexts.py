@@ -292,4 +292,5 @@ def test_the_sdk_finds_the_token_of_a_local_cluster(home: Path, proxy: FakeProxy
 
     asyncio.run(ask())
     asyncio.run(ask(token="mine"))
-    assert proxy.shown == [f"Bearer {token}", "Bearer mine"]
+    asyncio.run(ask(read_url="http://logs.example.org"))
+    assert proxy.shown == [f"Bearer {token}", "Bearer mine", None], "both, or nothing is shown"
