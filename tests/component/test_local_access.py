@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import subprocess
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -22,6 +23,8 @@ from duramen.client.credentials.local_cluster import (
     format_curl_config,
     keep_local_access,
 )
+from duramen.cluster import supervisor
+from duramen.cluster.supervisor import ClusterError, ClusterEvent, ClusterOptions, Supervisor
 from duramen.core.rights.verbs import Verb
 from duramen.runtime.credentials.access_tokens.kept_token import LIFE_S, RENEWED_BEFORE_S
 from duramen.runtime.credentials.access_tokens.token_table import TokenTable
@@ -32,6 +35,8 @@ from duramen.wire.metadata_json import Paths
 from duramen.wire.nodes.access_tokens import read_access_token
 from tests.component.asking_proxy import asking_proxy
 from tests.component.issuing_world import IssuingWorld
+from tests.pauses import let_pass
+from tests.waiting import wait_for
 
 NOW_S = 1_800_000_000
 PATHS = Paths("local")
@@ -99,6 +104,10 @@ def test_it_is_used_again_while_it_counts_and_made_anew_else(tmp_path: Path) -> 
         await keep_local_access(store, PATHS, tmp_path, NOW_S)
         fifth = read_text(tmp_path)
         assert "bbbb" not in fifth, "nobody issued it"
+        (tmp_path / TOKEN_FILE).chmod(0o640)
+        await keep_local_access(store, PATHS, tmp_path, NOW_S)
+        fifth, before = read_text(tmp_path), fifth
+        assert fifth != before, "others could read it"
         (tmp_path / TOKEN_FILE).write_text("half a tok")
         await keep_local_access(store, PATHS, tmp_path, NOW_S)
         assert take_token_apart(read_text(tmp_path)).text != fifth
@@ -134,6 +143,42 @@ def test_the_nodes_name_says_nothing_of_the_text(tmp_path: Path) -> None:
         found = await store.get(PATHS.access_token(shown.token_id))
         assert found is not None and shown.text.rpartition("_")[2].encode() not in found.data
         assert read_access_token(found.data).secret_hash == shown.hash
+
+    run(main)
+
+
+def test_a_token_that_cannot_be_kept_is_told_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the start it is a start that failed; later what there is lives on."""
+    faults = [Unavailable("away"), OSError(28, "No space left on device")]
+    events: list[ClusterEvent] = []
+    running = Supervisor(ClusterOptions(tmp_path, is_secure=True), events.append)
+    tried: list[int] = []
+
+    async def keep(_: Supervisor) -> None:
+        tried.append(len(tried))
+        if len(tried) <= len(faults):
+            raise faults[len(tried) - 1]
+
+    monkeypatch.setattr(Supervisor, "_keep_access", keep)
+    monkeypatch.setattr(supervisor, "ACCESS_LOOK_S", 0.01)
+
+    async def main(_: MemoryStore) -> None:
+        with pytest.raises(ClusterError, match="no token for the command line"):
+            await running._begin_access(time.monotonic() + 60)
+        with pytest.raises(ClusterError, match="No space left"):
+            await running._begin_access(time.monotonic() + 60)
+        await running._begin_access(time.monotonic() + 60)
+        faults.extend([Unavailable("away")] * 3)
+        tried.clear()
+        await wait_for(lambda: len(tried) > len(faults), 20, "another try")
+        assert [event.kind for event in events] == ["fault"] * len(faults)
+        assert "the token of this run" in str(events[0].detail)
+        await running.stop()
+        count = len(tried)
+        await let_pass(0.05, what="nothing is tried any more")
+        assert len(tried) == count, "nobody tries any more"
 
     run(main)
 

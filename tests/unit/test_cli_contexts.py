@@ -274,8 +274,11 @@ def test_the_environment_names_files_and_curl_gets_one_of_its_own(
         "variables": {
             "DURAMEN_URL": "http://127.0.0.1:7301", "DURAMEN_ADMIN_URL": "https://127.0.0.1:7302",
         },
-        "curl_file": str(home / "c/curl.conf"),
+        "curl_file": None,
     }  # fmt: skip
+    (home / "c/curl.conf").touch()
+    assert main(["context", "env", "--data", "c"]) == 0
+    assert capsys.readouterr().out.splitlines()[2].startswith(f"# curl -K {home}/c/curl.conf ")
 
 
 def test_the_sdk_finds_the_token_of_a_local_cluster(home: Path, proxy: FakeProxy) -> None:
@@ -289,4 +292,5 @@ def test_the_sdk_finds_the_token_of_a_local_cluster(home: Path, proxy: FakeProxy
 
     asyncio.run(ask())
     asyncio.run(ask(token="mine"))
-    assert proxy.shown == [f"Bearer {token}", "Bearer mine"]
+    asyncio.run(ask(read_url="http://logs.example.org"))
+    assert proxy.shown == [f"Bearer {token}", "Bearer mine", None], "both, or nothing is shown"

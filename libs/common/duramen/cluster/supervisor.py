@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final, Literal
 
-from duramen.client.credentials.local_cluster import keep_local_access
+from duramen.client.credentials.local_cluster import ACCESS_LOOK_S, keep_local_access
 from duramen.client.rest_client import RestClient
 from duramen.cluster.cluster_file import ClusterState, member_of, read_state, write_state
 from duramen.cluster.layout import (
@@ -141,6 +141,7 @@ class Supervisor:
         self._zookeeper = options.zookeeper or ""
         self._identities = LocalIdentities(self._folder) if options.is_secure else None
         self._renewing: asyncio.Task[None] | None = None
+        self._keeping_access: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
         self._stopping = asyncio.Event()
         self._is_killing = False
@@ -191,6 +192,7 @@ class Supervisor:
         for is_first in (True, False):
             if not is_first and self._identities is not None:
                 await self._prepare_identities(self._identities, deadline)
+                await self._begin_access(deadline)
             chosen = [c for c in self._children if (c.plan.role == "zookeeper") is is_first]
             for child in chosen:
                 self._keepers[child.plan.node_id] = asyncio.create_task(self._keep(child))
@@ -205,6 +207,9 @@ class Supervisor:
         if self._renewing is not None:
             self._renewing.cancel()
             await asyncio.wait([self._renewing])
+        if self._keeping_access is not None:
+            self._keeping_access.cancel()
+            await asyncio.wait([self._keeping_access])
         try:
             for roles in _STOP_STAGES:
                 await self._stop_stage([c for c in self._children if c.plan.role in roles])
@@ -227,9 +232,6 @@ class Supervisor:
             async with asyncio.timeout(deadline - time.monotonic()):
                 uuid = await _ask_uuid(self._zookeeper)
             await asyncio.to_thread(identities.prepare, uuid, plans)
-            # Before any service serves, so that none has to be told of it.
-            async with asyncio.timeout(deadline - time.monotonic()):
-                await self._keep_access()
         except TimeoutError:
             raise ClusterError(f"ZooKeeper at {self._zookeeper} does not answer") from None
         except (IdentityError, MetadataError, MetadataJsonError, OSError) as error:
@@ -245,15 +247,30 @@ class Supervisor:
                 await asyncio.to_thread(identities.renew_due, plans)
             except (IdentityError, OSError) as error:
                 self._on_event(ClusterEvent("fault", detail=f"an identity: {error}"))
+
+    async def _begin_access(self, deadline: float) -> None:
+        """Have a token before any service serves, so that none has to be told of it."""
+        try:
+            async with asyncio.timeout(deadline - time.monotonic()):
+                await self._keep_access()
+        except TimeoutError:
+            raise ClusterError(f"ZooKeeper at {self._zookeeper} does not answer") from None
+        except (MetadataError, OSError) as error:
+            raise ClusterError(f"no token for the command line: {error!r}") from error
+        self._keeping_access = asyncio.create_task(self._keep_access_for_ever())
+
+    async def _keep_access_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(ACCESS_LOOK_S)
             try:
-                async with asyncio.timeout(self._options.ready_timeout_s):
+                async with asyncio.timeout(ACCESS_LOOK_S):
                     await self._keep_access()
             except (MetadataError, OSError) as error:
-                # It lives for another month; the next look tries again.
+                # What there is lives for another month; the next look tries again.
                 self._on_event(ClusterEvent("fault", detail=f"the token of this run: {error!r}"))
 
     async def _keep_access(self) -> None:
-        """Have a token in the folder for the command line, the SDK and curl."""
+        """A token in the folder for the command line, the SDK and curl."""
         store = ZooKeeperStore(self._zookeeper)
         try:
             await wait_session(store)

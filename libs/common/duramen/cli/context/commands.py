@@ -182,7 +182,12 @@ def env(
         document = read_document(folder)
         described = describe_folder(folder, document["write_url"], document["admin_url"])
     if json:
-        print_json({"variables": described.variables, "curl_file": str(described.curl_file)})
+        file = described.curl_file
+        fields = {
+            "variables": described.variables,
+            "curl_file": None if file is None else str(file),
+        }
+        print_json(fields)
     else:
         print(described.to_shell())
     return ExitCode.OK

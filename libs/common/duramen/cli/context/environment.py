@@ -29,13 +29,16 @@ class ShellEnvironment(NamedTuple):
     """What a shell needs: variables, and the file for curl."""
 
     variables: dict[str, str]
-    curl_file: Path
+    curl_file: Path | None
+    """None: curl has nothing to show."""
 
     def to_shell(self) -> str:
         """Lines for `eval`."""
         lines = [f"export {name}={shlex.quote(value)}" for name, value in self.variables.items()]
-        url = f'"${URL_VARIABLE}/v1/namespaces"'
-        return "\n".join((*lines, f"# curl -K {shlex.quote(str(self.curl_file))} {url}"))
+        if self.curl_file is not None:
+            url = f'"${URL_VARIABLE}/v1/namespaces"'
+            lines.append(f"# curl -K {shlex.quote(str(self.curl_file))} {url}")
+        return "\n".join(lines)
 
 
 def describe_context(name: str, context: Context) -> ShellEnvironment:
@@ -61,6 +64,8 @@ def describe_context(name: str, context: Context) -> ShellEnvironment:
 
 
 def describe_folder(folder: Path, url: str, admin_url: str | None) -> ShellEnvironment:
-    """Those of a local cluster, whose folder has curl's file already."""
+    """Those of a local cluster, whose folder has curl's file already if it asks who calls."""
     found = {URL_VARIABLE: url, ADMIN_URL_VARIABLE: admin_url}
-    return ShellEnvironment({key: text for key, text in found.items() if text}, folder / CURL_FILE)
+    file = folder / CURL_FILE
+    variables = {key: text for key, text in found.items() if text}
+    return ShellEnvironment(variables, file if file.is_file() else None)

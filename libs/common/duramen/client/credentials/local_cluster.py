@@ -31,6 +31,9 @@ from duramen.wire.metadata_json import Paths
 FOLDER_DEFAULT: Final = Path(".duramen")
 TOKEN_FILE: Final = "token"
 CURL_FILE: Final = "curl.conf"
+ACCESS_LOOK_S: Final = 600.0
+"""How often it is seen to that the token in the folder counts still."""
+
 OPERATOR_FOLDER: Final = "identities/operator"
 _ISSUER: Final = "service:operator/operator"
 _CLUSTER_FILE: Final = "cluster.json"

@@ -24,7 +24,6 @@ from duramen.errors import DuramenError
 TOKEN_CHARACTERS_MAX: Final = 8_192
 COMMAND_S: Final = 30.0
 _OUTPUT_BYTES_MAX: Final = 65_536
-_LEAVE_S: Final = 1.0
 _VISIBLE: Final = re.compile(f"[!-~]{{1,{TOKEN_CHARACTERS_MAX}}}")
 
 
@@ -189,27 +188,45 @@ class TokenCommand(TokenSource):
 
 async def _run_words(words: list[str]) -> tuple[bytes, int]:
     """What a program writes, and its status; it is ended with whoever waits for it."""
-    process = await asyncio.create_subprocess_exec(
+    loop = asyncio.get_running_loop()
+    transport, output = await loop.subprocess_exec(
+        lambda: _Output(loop.create_future()),
         *words,
         stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
+        stderr=None,
         start_new_session=True,
     )
-    assert process.stdout is not None
     try:
-        output = b""
-        while len(output) <= _OUTPUT_BYTES_MAX and (piece := await process.stdout.read(65_536)):
-            output += piece
-        if len(output) > _OUTPUT_BYTES_MAX:
-            return output, 0
-        return output, await process.wait()
+        await output.ended
+        return bytes(output.content), transport.get_returncode() or 0
     finally:
-        if process.returncode is None:
+        if transport.get_returncode() is None:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            # Who left the group may still hold its output: nobody waits for that one.
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(process.wait(), _LEAVE_S)
+                os.killpg(transport.get_pid(), signal.SIGKILL)
+        # Also the pipe: who left the program's group may hold its other end.
+        transport.close()
+
+
+class _Output(asyncio.SubprocessProtocol):
+    """What a program writes, until it has ended or has written too much."""
+
+    def __init__(self, ended: asyncio.Future[None]) -> None:
+        self.content = bytearray()
+        self.ended = ended
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        """More of it."""
+        self.content += data
+        if len(self.content) > _OUTPUT_BYTES_MAX:
+            self._end()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It has ended, and all that it wrote is there."""
+        self._end()
+
+    def _end(self) -> None:
+        if not self.ended.done():
+            self.ended.set_result(None)
 
 
 _EXPECTED: Final = f"1 to {TOKEN_CHARACTERS_MAX} visible characters of ASCII are expected"

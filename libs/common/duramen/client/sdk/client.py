@@ -89,7 +89,7 @@ class Client:
             timeout_s=timeout,
             has_http2=http2,
             follows_owner=follow_owner,
-            credential=_find_credential(write_url, token, token_file, ca),
+            credential=_find_credential((write_url, read_url), token, token_file, ca),
         )
 
     async def __aenter__(self) -> Self:
@@ -211,11 +211,14 @@ class Client:
 
 
 def _find_credential(
-    url: str, token: str | None, token_file: str | Path | None, ca: str | Path | None
+    urls: tuple[str, str], token: str | None, token_file: str | Path | None, ca: str | Path | None
 ) -> Credential:
-    """What the program gives; else what a `duramen run` of the current folder has for the url."""
+    """What the program gives; else what a `duramen run` of the current folder has for both urls."""
     given = make_credential(token=token, token_file=token_file, ca=ca)
-    return find_credential_of(url) if given == NOTHING_SHOWN else given
+    if given != NOTHING_SHOWN:
+        return given
+    found = [find_credential_of(url) for url in urls]
+    return NOTHING_SHOWN if NOTHING_SHOWN in found else found[0]
 
 
 def _split_urls(url: str, read_url: str | None) -> tuple[str, str]:

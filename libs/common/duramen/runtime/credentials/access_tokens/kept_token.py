@@ -10,6 +10,8 @@ it".
 from __future__ import annotations
 
 import asyncio
+import os
+import stat
 from pathlib import Path
 from typing import Final
 
@@ -81,6 +83,8 @@ async def _counts(store: MetadataStore, paths: Paths, kept: TokenText, now_s: in
 def _read(file: Path) -> TokenText | None:
     try:
         with file.open("rb") as opened:
+            if stat.S_IMODE(os.fstat(opened.fileno()).st_mode) & 0o077:
+                return None  # others may have it, and clients do not take it any more
             content = opened.read(_TEXT_BYTES_MAX)
         return take_token_apart(content.decode("ascii").strip())
     except (FileNotFoundError, UnicodeDecodeError, CredentialRefusedError):
