@@ -144,14 +144,10 @@ def test_a_session_ends_behind_what_is_under_way(tmp_path: Path, forwarded: bool
     play(tmp_path, lambda world: _play_session(world, forwarded=forwarded))
 
 
-async def _play_session(world: AdmissionWorld, *, forwarded: bool) -> None:
-    await world.callers.give("ann producer ns")
-    client = world.http if forwarded else world.write
-    record = {"records": [{"body": "x"}]}
-    await until(lambda: client.post(RECORDS, json=record, headers=ANN), 200)
-    port = world.proxy.port if forwarded else world.write_proxy.port
+async def begin_session(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A session whose first batch is acknowledged."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    line = json.dumps(record).encode() + b"\n"
+    line = json.dumps({"records": [{"body": "x"}]}).encode() + b"\n"
     writer.write(
         f"POST {RECORDS}:stream HTTP/1.1\r\nhost: localhost\r\n"
         f"authorization: {ANN['authorization']}\r\ncontent-type: application/x-ndjson\r\n"
@@ -160,6 +156,16 @@ async def _play_session(world: AdmissionWorld, *, forwarded: bool) -> None:
         + b"\r\n"
     )
     await reader.readuntil(b'"start"')
+    return reader, writer
+
+
+async def _play_session(world: AdmissionWorld, *, forwarded: bool) -> None:
+    await world.callers.give("ann producer ns")
+    client = world.http if forwarded else world.write
+    record = {"records": [{"body": "x"}]}
+    await until(lambda: client.post(RECORDS, json=record, headers=ANN), 200)
+    port = world.proxy.port if forwarded else world.write_proxy.port
+    reader, writer = await begin_session(port)
     await world.callers.give()
     rest = await asyncio.wait_for(reader.readuntil(b"session_ended"), WITHIN_S)
     assert b'"forbidden"' in rest and b"append to ns/log: you may not" in rest
@@ -200,6 +206,84 @@ def test_an_identity_outlives_its_header_and_not_its_certificate(tmp_path: Path)
     play(tmp_path, scenario)
 
 
+async def leave(*proxies: Any) -> None:
+    """As when another server has taken the port over."""
+    for proxy in proxies:
+        proxy._admission.lasting.begin_leaving()
+
+
+@pytest.mark.parametrize("forwarded", [False, True], ids=["own", "forwarded"])
+def test_what_leaves_a_replaced_server_is_told_where_to_go_on(
+    tmp_path: Path, forwarded: bool
+) -> None:
+    async def scenario(world: AdmissionWorld) -> None:
+        await world.callers.give("ann reader ns")
+        await fill(world)
+        client = world.write if forwarded else world.http
+        shown = {**ANN, "accept": "text/event-stream"}
+        lines, is_whole = await take_until_end(
+            world, client, "from=head", shown, lambda: leave(world.proxy)
+        )
+        assert is_whole and lines[-3:-1] == ["event: end", "id: seq:2"]
+        told = json.loads(lines[-1].removeprefix("data: "))
+        assert told == {"reason": "stopping", "next": "seq:2"}
+        goes_on = await client.get(RECORDS, headers=ANN)
+        assert goes_on.status_code == 200, "nobody who comes later has to leave"
+
+    play(tmp_path, scenario)
+
+
+def test_a_poll_that_leaves_is_answered_and_a_session_ended(tmp_path: Path) -> None:
+    async def scenario(world: AdmissionWorld) -> None:
+        await world.callers.give("ann writer ns")
+        await fill(world)
+        await until(lambda: world.http.get(RECORDS, headers=ANN), 200)
+        query = f"{RECORDS}?from=tail&wait=60s"
+        polling = asyncio.create_task(world.http.get(query, headers=ANN))
+
+        async def is_waiting() -> bool:
+            return bool(world.proxy.statistics()["feeds"]["waiting"])
+
+        await wait_for(is_waiting)
+        reader, writer = await begin_session(world.write_proxy.port)
+        await leave(world.proxy, world.write_proxy)
+        answer = await asyncio.wait_for(polling, WITHIN_S)
+        assert (answer.status_code, answer.json()["records"]) == (200, [])
+        rest = await asyncio.wait_for(reader.readuntil(b"session_ended"), WITHIN_S)
+        assert b'"server_draining"' in rest
+        writer.close()
+
+    play(tmp_path, scenario)
+
+
+def test_calls_leave_one_after_the_other_and_who_comes_later_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario() -> None:
+        monkeypatch.setattr(lasting_calls, "LEAVE_S", 0.01)
+
+        async def judge(_call: AdmittedCall) -> None:
+            return None
+
+        calls = LastingCalls(judge, lambda: 0)
+        calls.start()
+        there, gone, late = make_call(), make_call(), make_call()
+        calls.add(there)
+        calls.add(gone)
+        calls.begin_leaving()
+        calls.discard(gone)
+        calls.add(late)
+        await wait_for(lambda: there.is_leaving)
+        woken: list[str] = []
+        there.watch(lambda: woken.append("at once"))
+        late.watch(lambda: woken.append("never"))
+        assert woken == ["at once"] and not late.is_leaving and not gone.is_leaving
+        there.check()
+        await calls.stop()
+
+    asyncio.run(scenario())
+
+
 def make_call(until_s: int = NOW_S + 9_999) -> AdmittedCall:
     bearer = Bearer(parse_principal("user:corp/ann"), until_s)
     rights: Any = None
@@ -220,7 +304,7 @@ def test_calls_are_judged_when_something_changed_when_they_are_old_and_when_they
         ended: list[AdmittedCall] = []
         for call in (good, old, over, bad):
             calls.add(call)
-            call.on_end = lambda call=call: ended.append(call)
+            call.watch(lambda call=call: ended.append(call))
         old.judged_s -= AGAIN_S + 1
         calls._basis = calls._find_basis()
         await calls.look()

@@ -263,7 +263,9 @@ def list_unknown(world: World, port: Port) -> dict[str, list[Headers]]:
             callers.identify("client", "till", receiver, at=read_time() - dt.timedelta(hours=1))
         ],
         **{
-            f"{role} that speaks for a client": [callers.identify(role, f"{role}-9", receiver, client)]
+            f"{role} that speaks for a client": [
+                callers.identify(role, f"{role}-9", receiver, client)
+            ]
             for role in ("client", "operator", "monitor", "archive", "bookie", "sequencer")
         },
         "for as a header of its own": [{"for": "user:corp/own"}],

@@ -391,12 +391,14 @@ class PublicServer:
         *,
         limits: ServerLimits = PUBLIC_LIMITS,
         certificate: PublicCertificate | None = None,
+        on_replaced: Callable[[], None] | None = None,
     ) -> None:
         gated = GatedApp(app, gate, find_bodies)
         self._certificate = certificate
         self._embedded = EmbeddedServer(
-            host, port, Interfaces.ASGINL, ClearFraming(gated), limits, certificates=certificate
-        )
+            host, port, Interfaces.ASGINL, ClearFraming(gated), limits,
+            certificates=certificate, on_replaced=on_replaced,
+        )  # fmt: skip
 
     @property
     def port(self) -> int:

@@ -86,7 +86,7 @@ class LogFeed:
 
         Returns:
             Entries of one segment; none after the deadline, at the end of an ended log, or when
-            the process stops. None: the reader must read by itself.
+            the process stops or the call is leaving. None: the reader must read by itself.
 
         Raises:
             DuramenError: the feed could not go on, and why; or the call may not.
@@ -100,20 +100,21 @@ class LogFeed:
             if self._failure is not None:
                 raise DuramenError(self._failure.code, self._failure.detail)
             now_us = read_clock_us()
-            if self.is_ended or self._is_stopping or now_us >= deadline_us:
+            is_over = self._is_stopping or (call is not None and call.is_leaving)
+            if self.is_ended or is_over or now_us >= deadline_us:
                 return ()
             if self.is_over:
                 return None
             # By hand, because thousands wait here: a future each, and nothing else.
             waiter = self.room.enter(deadline_us, now_us)
             if call is not None:
-                call.on_end = partial(_wake, waiter)
+                call.watch(partial(_wake, waiter))
             try:
                 await waiter
             finally:
                 self.room.leave(waiter, deadline_us)
                 if call is not None:
-                    call.on_end = None
+                    call.watch(None)
 
     def stop_waiting(self) -> None:
         """Nobody waits here any more."""

@@ -191,13 +191,16 @@ class _Stream:
             return "limit"
         if self._reader.is_at_end_of_stream:
             return "ended"
-        if self._is_stopping():
+        if self._is_stopping() or self._is_leaving():
             if not (self._reader.is_following or self._wanted.has_notes):
                 raise DuramenError("server_draining", "this read proxy is stopping")
             return "stopping"
         if self._reader.is_following and read_clock_us() >= self._ends_us:
             return "quiet"
         return None
+
+    def _is_leaving(self) -> bool:
+        return self._reader.call is not None and self._reader.call.is_leaving
 
     def _pass(self, gap: Truncated | DataLost) -> bytes:
         if not self._wanted.has_notes:

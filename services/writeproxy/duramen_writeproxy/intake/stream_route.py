@@ -159,7 +159,7 @@ class _SessionAnswer(Response):
         """Serve the session."""
         self._sessions.add(self._session)
         if self._call is not None:
-            self._call.on_end = self._on_refused
+            self._call.watch(self._on_refused)
         headers = [(b"content-type", NDJSON.encode())]
         try:
             await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -175,8 +175,8 @@ class _SessionAnswer(Response):
             self._sessions.discard(self._session)
 
     def _on_refused(self) -> None:
-        assert self._call is not None and self._call.refusal is not None, "it was refused"
-        self._session.stop(self._call.refusal)
+        assert self._call is not None, "somebody is asked who it is"
+        self._session.stop(self._call.refusal or _draining())
 
 
 def _read_pieces(receive: Any) -> Callable[[], Awaitable[Piece]]:

@@ -148,10 +148,10 @@ def open_admission(
     """
     if security is None:
         return None
-    if not _is_loopback(options.host):
+    if options.public_tls_dir is None and not _is_loopback(options.host):
         raise StartRefusedError(
             f"--host {options.host} would take its clients' credentials over a network in plain "
-            "text: listen on 127.0.0.1"
+            "text: give --public-tls-dir, or listen on 127.0.0.1"
         )
     issuers: tuple[Issuer, ...] = ()
     if options.issuers is not None:

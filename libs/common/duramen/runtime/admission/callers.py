@@ -44,11 +44,13 @@ class AdmittedCall:
         bearer: who calls.
         found: which call it is, of which names; None: no call of the table.
         refusal: why it may not go on; None while it may.
-        on_end: called when there is a refusal; whoever waits for long sets it.
+        is_leaving: it is to end as at a stop, and to go on elsewhere: its server was replaced.
         judged_s: when it was judged last, in seconds since 1970.
     """
 
-    __slots__ = ("_find_rights", "bearer", "found", "judged_s", "on_end", "refusal", "shown")
+    __slots__ = (
+        "_find_rights", "_on_end", "bearer", "found", "is_leaving", "judged_s", "refusal", "shown",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -63,7 +65,8 @@ class AdmittedCall:
         self.found = found
         self.judged_s = now_s
         self.refusal: DuramenError | None = None
-        self.on_end: Callable[[], None] | None = None
+        self.is_leaving = False
+        self._on_end: Callable[[], None] | None = None
         self._find_rights = find_rights
 
     def find_rights(self) -> CallerRights:
@@ -96,8 +99,22 @@ class AdmittedCall:
         """It may go on no more."""
         if self.refusal is None:
             self.refusal = refusal
-            if self.on_end is not None:
-                self.on_end()
+            self._wake()
+
+    def leave(self) -> None:
+        """It is to go on elsewhere."""
+        self.is_leaving = True
+        self._wake()
+
+    def watch(self, on_end: Callable[[], None] | None) -> None:
+        """Whoever waits for long is called when it is refused or leaving, at once if it is."""
+        self._on_end = on_end
+        if self.refusal is not None or self.is_leaving:
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._on_end is not None:
+            self._on_end()
 
 
 def call_of(request: Asked) -> AdmittedCall | None:

@@ -5,7 +5,7 @@ second of this process's learning of it, whoever made it. Many are judged in ste
 have their turn.
 
 Called by `public_door`, owned by `admission`.
-Source: docs/protocol/rights.md "How a call is judged".
+Source: docs/protocol/rights.md "How a call is judged", docs/protocol/identity.md "Public ports".
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ from duramen.runtime.admission.callers import AdmittedCall
 
 LOOK_S: Final = 1.0
 AGAIN_S: Final = 30.0
+LEAVE_S: Final = 30.0
+"""Over this time calls leave a server that was replaced, which stays for a minute."""
+
 _STEP_COUNT: Final = 50
 """Judgements in one go, well below a millisecond."""
 
@@ -47,6 +50,7 @@ class LastingCalls:
         self._judged_count = 0
         self._ended_count = 0
         self._task: asyncio.Task[None] | None = None
+        self._leaving: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
         """Look from now on."""
@@ -55,9 +59,10 @@ class LastingCalls:
 
     async def stop(self) -> None:
         """Look no more."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        tasks = [*self._leaving] if self._task is None else [*self._leaving, self._task]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def add(self, call: AdmittedCall) -> None:
         """It begins."""
@@ -66,6 +71,19 @@ class LastingCalls:
     def discard(self, call: AdmittedCall) -> None:
         """It is over."""
         self._open.discard(call)
+
+    def begin_leaving(self) -> None:
+        """Their server was replaced: each goes on elsewhere, one after the other."""
+        if self._open:
+            task = asyncio.create_task(self._leave([*self._open]))
+            self._leaving.add(task)
+            task.add_done_callback(self._leaving.discard)
+
+    async def _leave(self, calls: list[AdmittedCall]) -> None:
+        for call in calls:
+            if call in self._open:
+                call.leave()
+                await asyncio.sleep(LEAVE_S / len(calls))
 
     async def look(self) -> None:
         """Judge those that are to be judged now."""

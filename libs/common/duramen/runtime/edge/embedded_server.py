@@ -104,7 +104,11 @@ class _Running(NamedTuple):
 
 
 class EmbeddedServer:
-    """Granian inside this event loop; with certificates it speaks TLS, and renews itself."""
+    """Granian inside this event loop; with certificates it speaks TLS, and renews itself.
+
+    Args:
+        on_replaced: another server has taken the port over; what lasts has a minute to end.
+    """
 
     def __init__(
         self,
@@ -115,6 +119,7 @@ class EmbeddedServer:
         limits: ServerLimits,
         *,
         certificates: Certificates | None = None,
+        on_replaced: Callable[[], None] | None = None,
     ) -> None:
         self._reserved = _reserve_port(host, port)
         self.port: int = self._reserved.getsockname()[1]
@@ -123,6 +128,7 @@ class EmbeddedServer:
         self._target = target
         self._limits = limits
         self._certificates = certificates
+        self._on_replaced = on_replaced
         self._running: _Running | None = None
         self._leaving: set[asyncio.Task[None]] = set()
         self._renewing = asyncio.Lock()
@@ -216,6 +222,8 @@ class EmbeddedServer:
                 await self._end(after, _STOP_S)
                 return False
             self._running = after
+        if self._on_replaced is not None:
+            self._on_replaced()
         await self._end(before, _LEAVE_S)
         return True
 

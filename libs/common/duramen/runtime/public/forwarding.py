@@ -298,11 +298,11 @@ class _Exchange:
         self.client = client
         self.admitted = admitted
         self._ending: asyncio.TimerHandle | None = None
-        if admitted is not None:
-            admitted.on_end = self._end_soon
         self.is_over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._stream: StreamRequest | None = None
         self._stopping: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if admitted is not None:
+            admitted.watch(self._end_soon)
 
     async def begin(self, stream: StreamRequest, url: str) -> Response:
         """Send the call; the answer, whose body may still be on its way.
@@ -357,7 +357,7 @@ class _Exchange:
         if self._ending is not None:
             self._ending.cancel()
         if self.admitted is not None:
-            self.admitted.on_end = None
+            self.admitted.watch(None)
         self.is_over.set_result(None)
         if self._stream is not None:
             await self._stream.__aexit__(None, None, None)

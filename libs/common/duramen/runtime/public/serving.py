@@ -111,6 +111,7 @@ def make_public_server(
         options.make_gate(options.cors_origins),
         limits=ServerLimits(connection_count=options.connection_count),
         certificate=open_public_certificate(options),
+        on_replaced=None if admission is None else admission.lasting.begin_leaving,
     )
 
 
