@@ -8,6 +8,7 @@ Source: docs/protocol/rights.md "How a call is judged".
 from __future__ import annotations
 
 import datetime as dt
+import ssl
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -119,19 +120,25 @@ class Callers:
 class AdmissionWorld(readproxy_world.World):
     """Both proxies, and `ns/log` of the world of read proxies, which has a segment."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, has_tls: bool = False) -> None:
         issued = IssuingWorld(folder / "proxies")
         read, write = (secure(issued.issue(one.role.value, one.name)) for one in (READ, WRITE))
         issuers = write_issuers(folder, list_rows(folder))
-        super().__init__(security=read, issuers=issuers)
+        folders = [issued.folder / one.name if has_tls else None for one in (READ, WRITE)]
+        super().__init__(security=read, issuers=issuers, public_tls_dir=folders[0])
         self.callers = Callers(issued, self.tree)
         self.sequencer = FakeSequencer("s0")
         options = ServiceOptions(
             "writeproxy", "c", "wp-0", "127.0.0.1", 0, 0, "", "eu", "ra", "none", 4.0, None,
-            issuers=issuers,
+            issuers=issuers, public_tls_dir=folders[1],
         )  # fmt: skip
         self.write_proxy = WriteProxy(options, MemoryStore(self.tree), write)
-        self.write = httpx.AsyncClient(timeout=30, trust_env=False)
+        self.scheme = "https" if has_tls else "http"
+        self.trusted = trust(issued)
+        """By what the clients know the proxies."""
+        self.http, self.write = (
+            httpx.AsyncClient(timeout=30, trust_env=False, verify=self.trusted) for _ in range(2)
+        )
 
     async def start(self) -> None:
         await super().start()
@@ -140,7 +147,8 @@ class AdmissionWorld(readproxy_world.World):
         fields = {"data_url": self.sequencer.url, "region": "eu", "rack": "ra"}
         await self.put(f"{PATHS.sequencers}/s0", encode_node(fields))
         await self.write_proxy.start()
-        self.write.base_url = httpx.URL(f"http://127.0.0.1:{self.write_proxy.port}")
+        self.http.base_url = httpx.URL(f"{self.scheme}://127.0.0.1:{self.proxy.port}")
+        self.write.base_url = httpx.URL(f"{self.scheme}://127.0.0.1:{self.write_proxy.port}")
 
     async def stop(self) -> None:
         await self.write.aclose()
@@ -150,11 +158,23 @@ class AdmissionWorld(readproxy_world.World):
         await super().stop()
 
 
-def play(folder: Path, scenario: Callable[[AdmissionWorld], Awaitable[None]]) -> None:
-    """Run a scenario between both proxies."""
+def trust(issued: IssuingWorld) -> ssl.SSLContext:
+    """What a client knows of the cluster."""
+    context = ssl.create_default_context(cafile=issued.server / "ca.crt")
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    return context
+
+
+def play(
+    folder: Path,
+    scenario: Callable[[AdmissionWorld], Awaitable[None]],
+    *,
+    has_tls: bool = False,
+) -> None:
+    """Run a scenario between both proxies, whose public ports speak TLS or not."""
 
     async def main() -> None:
-        world = AdmissionWorld(folder)
+        world = AdmissionWorld(folder, has_tls=has_tls)
         await world.start()
         try:
             await scenario(world)

@@ -210,6 +210,7 @@ class World:
         metadata_age_max_us: int = METADATA_AGE_MAX_US,
         security: ProcessSecurity | None = None,
         issuers: Path | None = None,
+        public_tls_dir: Path | None = None,
     ) -> None:
         self.uuid = CLUSTER if security is None else security.identity.domain
         self.tree = MemoryTree()
@@ -225,6 +226,7 @@ class World:
         options = ServiceOptions(
             "readproxy", "c", "rp-0", "127.0.0.1", 0, 0, "", "eu", "ra", "none", 4.0, None,
             cors_origins=cors_origins, metadata_age_max_us=metadata_age_max_us, issuers=issuers,
+            public_tls_dir=public_tls_dir,
         )  # fmt: skip
         self.cold_store = MemoryColdStore()
         self.cold = make_cold_reads(self.cold_store, self.store, PATHS)

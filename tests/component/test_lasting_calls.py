@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -304,7 +305,7 @@ def test_calls_are_judged_when_something_changed_when_they_are_old_and_when_they
         ended: list[AdmittedCall] = []
         for call in (good, old, over, bad):
             calls.add(call)
-            call.watch(lambda call=call: ended.append(call))
+            call.watch(partial(ended.append, call))
         old.judged_s -= AGAIN_S + 1
         calls._basis = calls._find_basis()
         await calls.look()

@@ -36,6 +36,7 @@ from duramen.runtime.reading.tail import TailFinder
 from duramen.runtime.registry import Registration
 from duramen.runtime.role import ServiceOptions
 from duramen.runtime.security.process_security import ProcessSecurity, domain_of, learn_role
+from duramen.runtime.security.public_certificate import open_public_certificate
 from duramen.runtime.stores.metadata_store import MetadataStore, SessionState
 from duramen.wire.metadata_json import Paths
 from duramen_readproxy.following.encodings import SharedEncodings
@@ -97,12 +98,14 @@ class ReadProxy:
         self.edges = SegmentEdges()
         self.requests = Requests(registry)
         self.app = make_app(self)
+        certificate = open_public_certificate(options)
         self._forwarder = make_forwarder(
-            options, store, paths.write_proxies, lambda: self._is_draining, security
-        )
+            options, store, paths.write_proxies, lambda: self._is_draining,
+            security=security, certificate=certificate,
+        )  # fmt: skip
         self._admission = open_admission(options, store, security)
         complete_app(self.app, self._forwarder)
-        self._server = make_public_server(self.app, options, self._admission)
+        self._server = make_public_server(self.app, options, self._admission, certificate)
         self._registration = Registration(
             store, f"{paths.read_proxies}/{options.node_id}", self._describe()
         )

@@ -25,6 +25,7 @@ from duramen.runtime.public.serving import complete_app, make_public_server
 from duramen.runtime.registry import Registration, Roster
 from duramen.runtime.role import ServiceOptions
 from duramen.runtime.security.process_security import ProcessSecurity, domain_of, learn_role
+from duramen.runtime.security.public_certificate import open_public_certificate
 from duramen.runtime.stores.metadata_store import MetadataStore
 from duramen.wire.metadata_json import Paths
 from duramen_writeproxy.append_route import AppendRoute
@@ -102,14 +103,15 @@ class WriteProxy:
         )
         app = make_app(self._append_route, catalog, self._creator, fence_route, self._stream_route)
         add_life_routes(app, self._names, self._creator, lambda: self._append_route.is_draining)
+        certificate = open_public_certificate(options)
         self._forwarder = make_forwarder(
             options, store, self._paths.read_proxies, lambda: self._append_route.is_draining,
-            security,
+            security=security, certificate=certificate,
         )  # fmt: skip
         self._admission = open_admission(options, store, security)
         complete_app(app, self._forwarder)
         self._cluster = Cluster(self._names, self._roster, self._peers)
-        self._server = make_public_server(app, options, self._admission)
+        self._server = make_public_server(app, options, self._admission, certificate)
         self._registration: Registration | None = None
         self._is_started = False
         IN_FLIGHT_BYTES.set_function(lambda: self._budget.held_bytes)

@@ -137,6 +137,8 @@ def parse_options(
     options = vars(parser.parse_args(argv))
     if (options["security"] == "on") != (options["tls_dir"] is not None):
         parser.error("give --tls-dir with --security on, and with it alone")
+    if options["security"] == "none" and options.get("public_tls_dir") is not None:
+        parser.error("give --public-tls-dir with --security on alone")
     if options.get("issuers") is not None and options["security"] != "on":
         parser.error("give --issuers with --security on alone: else nobody is asked who it is")
     repeated = ("ledger_dirs", "cors_origins", "public_names")

@@ -17,7 +17,7 @@ import itertools
 import json
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any, Final, NamedTuple
@@ -53,6 +53,7 @@ from duramen.runtime.rest import announced_bytes, read_body
 from duramen.runtime.role import ServiceOptions
 from duramen.runtime.security.door import IDENTITY_HEADER
 from duramen.runtime.security.process_security import ProcessSecurity, learn_role
+from duramen.runtime.security.public_certificate import PublicCertificate
 from duramen.runtime.stores.metadata_store import MetadataStore
 from duramen.texts import check_log_name, check_namespace
 from duramen.units import KIB, MIB
@@ -103,6 +104,7 @@ class Forwarder:
         node_id: of this proxy.
         is_draining: whether this process is stopping.
         security: by which clients are named to peers; None: nobody is asked who it is.
+        certificate: whose anchors are trusted beside the cluster's; None: those alone.
     """
 
     def __init__(
@@ -114,6 +116,7 @@ class Forwarder:
         is_draining: Callable[[], bool],
         *,
         security: ProcessSecurity | None = None,
+        certificate: PublicCertificate | None = None,
     ) -> None:
         self._role = Role.READPROXY if parent.endswith("readproxies") else Role.WRITEPROXY
         self._kind = "read proxy" if self._role is Role.READPROXY else "write proxy"
@@ -122,7 +125,13 @@ class Forwarder:
         self._order = PeerOrder(here)
         self._node_id = node_id
         self._is_draining = is_draining
-        self._clients = itertools.cycle([_make_client() for _ in range(_CONNECTION_COUNT)])
+        self._certificate = certificate
+        self._clients = self._make_clients()
+        self._turns = itertools.cycle(range(_CONNECTION_COUNT))
+        self._closing: set[asyncio.Task[None]] = set()
+        for changing in (security, certificate):
+            if changing is not None:
+                changing.on_change(self._renew)
         self._open: set[_Exchange] = set()
         self._counts = dict.fromkeys(
             ("forwarded", "unreachable", "unanswered", "refused", "not_known_there"), 0
@@ -142,8 +151,7 @@ class Forwarder:
         for exchange in self._open:
             exchange.end()
         await self._roster.stop()
-        for client in itertools.islice(self._clients, _CONNECTION_COUNT):
-            await close_client(client)
+        await asyncio.gather(*self._closing, *map(close_client, self._clients))
 
     def statistics(self) -> dict[str, int]:
         """Calls under way and how calls went since the start."""
@@ -200,7 +208,7 @@ class Forwarder:
             naming = self._name_client(url, exchange.admitted)
             if naming is not None and naming.header is None:
                 continue
-            builder = next(self._clients).request(call.method, url + path)
+            builder = self._clients[next(self._turns)].request(call.method, url + path)
             if call.fate is CallFate.NOTHING:
                 builder = builder.body_stream(client.hold_open())
             elif body is not None:
@@ -238,6 +246,17 @@ class Forwarder:
             return draining
         raise _overloaded(f"no {self._kind} can be reached")
 
+    def _make_clients(self) -> list[Client]:
+        anchors = () if self._certificate is None else self._certificate.list_anchors()
+        return [_make_client(self._security, anchors) for _ in range(_CONNECTION_COUNT)]
+
+    def _renew(self) -> None:
+        """Trust what is trusted now; what is under way ends over the connections that it has."""
+        former, self._clients = self._clients, self._make_clients()
+        task = asyncio.create_task(_close_after(former, [one.is_over for one in self._open]))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
     def _name_client(self, url: str, admitted: AdmittedCall | None) -> _Naming | None:
         """How a peer is told who the client is; None: nobody is asked who it is."""
         if self._security is None or admitted is None:
@@ -269,13 +288,18 @@ def make_forwarder(
     store: MetadataStore,
     parent: str,
     is_draining: Callable[[], bool],
+    *,
     security: ProcessSecurity | None,
+    certificate: PublicCertificate | None,
 ) -> Forwarder | None:
     """The forwarder that the options ask for; None: proxies are separated."""
     if not options.is_forwarding:
         return None
     here = Place(options.region, options.rack)
-    return Forwarder(store, parent, here, options.node_id, is_draining, security=security)
+    return Forwarder(
+        store, parent, here, options.node_id, is_draining,
+        security=security, certificate=certificate,
+    )  # fmt: skip
 
 
 class _Naming(NamedTuple):
@@ -413,8 +437,14 @@ class _Relay(Response):
             await self._exchange.close()
 
 
-def _make_client() -> Client:
-    return (
+async def _close_after(clients: Sequence[Client], ends: Sequence[asyncio.Future[None]]) -> None:
+    if ends:
+        await asyncio.wait(ends)
+    await asyncio.gather(*map(close_client, clients))
+
+
+def _make_client(security: ProcessSecurity | None, anchors: Sequence[bytes]) -> Client:
+    builder = (
         ClientBuilder()
         .http2_prior_knowledge()
         .http2_initial_stream_window_size(_WINDOW_BYTES)
@@ -428,8 +458,12 @@ def _make_client() -> Client:
         .zstd(enable=False)
         .deflate(enable=False)
         .follow_redirects(enable=False)
-        .build()
     )
+    if security is None:
+        return builder.build()
+    for anchor in anchors:
+        builder = builder.add_root_certificate_pem(anchor)
+    return security.make_client(builder)
 
 
 async def _begin(stream: StreamRequest, url: str) -> PeerResponse:

@@ -33,7 +33,7 @@ from duramen.runtime.public.forwarding import Forwarder
 from duramen.runtime.public.openapi import encode_document, make_document
 from duramen.runtime.rest import METHODS, Endpoint, LeanRoute, add_route, refuse_method
 from duramen.runtime.role import ServiceOptions, StartRefusedError
-from duramen.runtime.security.public_certificate import open_public_certificate
+from duramen.runtime.security.public_certificate import PublicCertificate
 
 DOCUMENT_PATHS: Final = ("/v1/openapi.json", "/openapi.json")
 _VERB_PATH: Final = f"{LOG_PATH}:{{verb}}"
@@ -92,15 +92,16 @@ def _guard_rows(app: FastAPI) -> None:
 
 
 def make_public_server(
-    app: FastAPI, options: ServiceOptions, admission: Admission | None = None
+    app: FastAPI,
+    options: ServiceOptions,
+    admission: Admission | None = None,
+    certificate: PublicCertificate | None = None,
 ) -> PublicServer:
     """The server of a complete application, for the pages and names that its options allow.
 
     Args:
         admission: None: nobody is asked who calls.
-
-    Raises:
-        StartRefusedError: the folder of its certificate holds none that can be used.
+        certificate: None: HTTP in clear.
     """
     of_anybody = (*DOCUMENT_PATHS, DOCS_PATH)
     inner = app if admission is None else PublicDoor(app, admission, of_anybody)
@@ -110,7 +111,7 @@ def make_public_server(
         allow_origins(inner, options.cors_origins),
         options.make_gate(options.cors_origins),
         limits=ServerLimits(connection_count=options.connection_count),
-        certificate=open_public_certificate(options),
+        certificate=certificate,
         on_replaced=None if admission is None else admission.lasting.begin_leaving,
     )
 

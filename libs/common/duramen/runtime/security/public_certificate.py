@@ -16,6 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
 from prometheus_client import Counter, Gauge
 
 from duramen.runtime.identity.names import IdentityError
@@ -68,6 +70,12 @@ class PublicCertificate:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         self._copies.close()
+
+    def list_anchors(self) -> list[bytes]:
+        """What proxies trust for one another's certificates, each as PEM; none: the cluster's CA
+        alone."""
+        anchors = x509.load_pem_x509_certificates(self.held.anchors) if self.held.anchors else []
+        return [anchor.public_bytes(Encoding.PEM) for anchor in anchors]
 
     def on_change(self, listener: Callable[[], None]) -> None:
         """Call this after there is another certificate."""
