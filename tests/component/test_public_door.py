@@ -241,6 +241,7 @@ def list_unknown(world: World, port: Port) -> dict[str, list[Headers]]:
     callers, receiver = world.callers, port.receiver
     other = WRITE if receiver == READ else READ
     good, client = as_user("own"), NamedClient("user:corp/own", (), FAR_S)
+    speaks = receiver, client
     own = callers.identify("client", "till", receiver)
     in_time = callers.identify(other.role.value, other.name, receiver, client)
     found: dict[str, list[Headers]] = {
@@ -263,7 +264,7 @@ def list_unknown(world: World, port: Port) -> dict[str, list[Headers]]:
             callers.identify("client", "till", receiver, at=read_time() - dt.timedelta(hours=1))
         ],
         **{
-            f"{role} that speaks for a client": [callers.identify(role, f"{role}-9", receiver, client)]
+            f"{role} that speaks for a client": [callers.identify(role, f"{role}-9", *speaks)]
             for role in ("client", "operator", "monitor", "archive", "bookie", "sequencer")
         },
         "for as a header of its own": [{"for": "user:corp/own"}],
