@@ -18,7 +18,7 @@ from duramen.runtime.admission.call_rows import find_row
 from duramen.runtime.admission.public_door import PublicDoor
 from duramen.runtime.identity.header import NamedClient
 from tests.component.admission_world import READ, Headers, as_user
-from tests.component.test_public_door import FAR_S, GRANTS, World, list_known, opened
+from tests.component.door_world import FAR_S, GRANTS, World, list_known, opened
 
 _CALL_COUNT: Final = 2_000
 _ROUND_COUNT: Final = 30
@@ -43,8 +43,8 @@ async def _measure(world: World, name: str, headers: Headers) -> None:
     pairs = [(n.encode(), v.encode()) for n, v in headers.items()]
     scope: dict[str, Any] = {"type": "http", "method": "POST", "path": _PATH, "headers": pairs}
 
-    async def nothing(*_: Any) -> None:
-        return
+    async def nothing(*_: Any) -> Any:
+        return None
 
     door = PublicDoor(nothing, admission, ())
     whole_us = await _time_us(lambda: door(scope, nothing, nothing))

@@ -29,8 +29,8 @@ from tests.component.admission_world import (
     as_user,
     bear,
     play,
+    until,
 )
-from tests.component.test_known_callers import until
 from tests.unit.web_token_forge import NOW_S
 from tests.waiting import wait_for
 

@@ -22,7 +22,7 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -94,18 +94,7 @@ def parse_options(
     parser.add_argument("--zookeeper", required=True, help="HOST:PORT[,HOST:PORT…]")
     parser.add_argument("--region", default="local")
     parser.add_argument("--rack", default="r0")
-    parser.add_argument(
-        "--security",
-        choices=["on", "none"],
-        required=True,
-        help="on: this node has an identity, in --tls-dir, and asks its callers for theirs",
-    )
-    parser.add_argument(
-        "--tls-dir",
-        metavar="DIR",
-        type=Path,
-        help="the folder of this node's identity (`duramen ca issue` makes one), for --security on",
-    )
+    _add_security_options(parser)
     parser.add_argument("--session-timeout-s", type=float, default=ZOOKEEPER_SESSION_S)
     parser.add_argument(
         "--advertise",
@@ -146,13 +135,32 @@ def parse_options(
             "webhdfs://host:port/directory (default: none)",
         )
     options = vars(parser.parse_args(argv))
+    _check_security(parser, options)
+    repeated = ("ledger_dirs", "cors_origins", "public_names")
+    lists = {name: tuple(options.get(name) or ()) for name in repeated}
+    return ServiceOptions(role=role, **options | lists)
+
+
+def _add_security_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--security",
+        choices=["on", "none"],
+        required=True,
+        help="on: this node has an identity, in --tls-dir, and asks its callers for theirs",
+    )
+    parser.add_argument(
+        "--tls-dir",
+        metavar="DIR",
+        type=Path,
+        help="the folder of this node's identity (`duramen ca issue` makes one), for --security on",
+    )
+
+
+def _check_security(parser: argparse.ArgumentParser, options: Mapping[str, Any]) -> None:
     if (options["security"] == "on") != (options["tls_dir"] is not None):
         parser.error("give --tls-dir with --security on, and with it alone")
     if options.get("issuers") is not None and options["security"] != "on":
         parser.error("give --issuers with --security on alone: else nobody is asked who it is")
-    repeated = ("ledger_dirs", "cors_origins", "public_names")
-    lists = {name: tuple(options.get(name) or ()) for name in repeated}
-    return ServiceOptions(role=role, **options | lists)
 
 
 def _parse_address(text: str) -> str:
