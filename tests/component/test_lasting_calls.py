@@ -246,6 +246,15 @@ def test_calls_are_judged_when_something_changed_when_they_are_old_and_when_they
     asyncio.run(scenario())
 
 
+def test_who_listens_too_late_is_told_at_once() -> None:
+    """A call may be refused while its route still looks for its log."""
+    call, told = make_call(), list[int]()
+    call.end(FORBIDDEN)
+    call.listen(lambda: told.append(1))
+    call.end(DuramenError("unauthenticated", "later"))
+    assert told == [1] and call.refusal is FORBIDDEN
+
+
 def test_a_look_that_fails_is_followed_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         monkeypatch.setattr(lasting_calls, "LOOK_S", 0.001)

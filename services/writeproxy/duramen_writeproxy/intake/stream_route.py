@@ -159,7 +159,7 @@ class _SessionAnswer(Response):
         """Serve the session."""
         self._sessions.add(self._session)
         if self._call is not None:
-            self._call.on_end = self._on_refused
+            self._call.listen(self._on_refused)
         headers = [(b"content-type", NDJSON.encode())]
         try:
             await send({"type": "http.response.start", "status": 200, "headers": headers})

@@ -92,6 +92,12 @@ class AdmittedCall:
         if self.refusal is not None:
             raise self.refusal
 
+    def listen(self, on_end: Callable[[], None]) -> None:
+        """Call this when there is a refusal; at once where there is one already."""
+        self.on_end = on_end
+        if self.refusal is not None:
+            on_end()
+
     def end(self, refusal: DuramenError) -> None:
         """It may go on no more."""
         if self.refusal is None:

@@ -299,7 +299,7 @@ class _Exchange:
         self.admitted = admitted
         self._ending: asyncio.TimerHandle | None = None
         if admitted is not None:
-            admitted.on_end = self._end_soon
+            admitted.listen(self._end_soon)
         self.is_over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._stream: StreamRequest | None = None
         self._stopping: asyncio.Future[None] = asyncio.get_running_loop().create_future()
