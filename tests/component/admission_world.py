@@ -39,6 +39,7 @@ from tests.component.writeproxy_world import FakeSequencer
 from tests.unit.grants import given
 from tests.unit.identities import DOMAIN
 from tests.unit.web_token_forge import forge
+from tests.waiting import wait_for
 
 PATHS: Final = Paths("c")
 WRITE: Final = make_identity(DOMAIN, "writeproxy", "wp-0")
@@ -156,6 +157,18 @@ class AdmissionWorld(readproxy_world.World):
         await self.sequencer.stop()
         await self.callers.stop()
         await super().stop()
+
+
+async def until(find: Callable[[], Awaitable[httpx.Response]], *statuses: int) -> httpx.Response:
+    """The answer, once it has one of these statuses: proxies hear of a grant by a watch."""
+    last: list[httpx.Response] = []
+
+    async def has_status() -> bool:
+        last.append(await find())
+        return last[-1].status_code in statuses
+
+    await wait_for(has_status)
+    return last[-1]
 
 
 def trust(issued: IssuingWorld) -> ssl.SSLContext:

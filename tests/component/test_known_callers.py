@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,24 +29,13 @@ from tests.component.admission_world import (
     as_user,
     bear,
     play,
+    until,
 )
 from tests.unit.identities import DOMAIN
 from tests.waiting import wait_for
 
 RECORD = {"records": [{"body": "x"}]}
 ANN, BOB = as_user("ann"), as_user("bob")
-
-
-async def until(find: Callable[[], Awaitable[httpx.Response]], *statuses: int) -> httpx.Response:
-    """The answer, once it has one of these statuses: proxies hear of a grant by a watch."""
-    last: list[httpx.Response] = []
-
-    async def has_status() -> bool:
-        last.append(await find())
-        return last[-1].status_code in statuses
-
-    await wait_for(has_status)
-    return last[-1]
 
 
 def test_who_may_is_served_by_either_proxy_and_nobody_else(tmp_path: Path) -> None:
@@ -182,6 +170,19 @@ def test_a_large_body_does_not_hide_the_refusal(tmp_path: Path) -> None:
                     headers={"content-type": "application/octet-stream"},
                 )  # fmt: skip
                 assert refused.status_code == 401
+
+    play(tmp_path, scenario)
+
+
+def test_what_a_router_reads_more_kindly_is_no_way_around_the_door(tmp_path: Path) -> None:
+    async def scenario(world: AdmissionWorld) -> None:
+        await world.callers.give("ann writer ns")
+        for shown in (ANN, BOB):
+            strange = await world.write.post(f"{RECORDS}%0A", json=RECORD, headers=shown)
+            assert strange.status_code == 404
+            assert (await world.http.get(f"{RECORDS}%0A", headers=shown)).status_code == 404
+        assert (await world.write.post(f"{RECORDS}%0A", json=RECORD)).status_code == 401
+        assert world.sequencer.rows == []
 
     play(tmp_path, scenario)
 

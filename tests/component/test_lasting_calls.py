@@ -30,8 +30,8 @@ from tests.component.admission_world import (
     as_user,
     bear,
     play,
+    until,
 )
-from tests.component.test_known_callers import until
 from tests.unit.web_token_forge import NOW_S
 from tests.waiting import wait_for
 
@@ -329,6 +329,15 @@ def test_calls_are_judged_when_something_changed_when_they_are_old_and_when_they
         assert calls.statistics() == {"open": 2, "judged": 8, "ended": 1}
 
     asyncio.run(scenario())
+
+
+def test_who_listens_too_late_is_told_at_once() -> None:
+    """A call may be refused while its route still looks for its log."""
+    call, told = make_call(), list[int]()
+    call.end(FORBIDDEN)
+    call.watch(lambda: told.append(1))
+    call.end(DuramenError("unauthenticated", "later"))
+    assert told == [1] and call.refusal is FORBIDDEN
 
 
 def test_a_look_that_fails_is_followed_by_another(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -135,12 +135,7 @@ def parse_options(
             "webhdfs://host:port/directory (default: none)",
         )
     options = vars(parser.parse_args(argv))
-    if (options["security"] == "on") != (options["tls_dir"] is not None):
-        parser.error("give --tls-dir with --security on, and with it alone")
-    if options["security"] == "none" and options.get("public_tls_dir") is not None:
-        parser.error("give --public-tls-dir with --security on alone")
-    if options.get("issuers") is not None and options["security"] != "on":
-        parser.error("give --issuers with --security on alone: else nobody is asked who it is")
+    _check_security(parser, options)
     repeated = ("ledger_dirs", "cors_origins", "public_names")
     lists = {name: tuple(options.get(name) or ()) for name in repeated}
     return ServiceOptions(role=role, **options | lists)
@@ -159,6 +154,15 @@ def _add_security_options(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="the folder of this node's identity (`duramen ca issue` makes one), for --security on",
     )
+
+
+def _check_security(parser: argparse.ArgumentParser, options: Mapping[str, Any]) -> None:
+    if (options["security"] == "on") != (options["tls_dir"] is not None):
+        parser.error("give --tls-dir with --security on, and with it alone")
+    if options["security"] == "none" and options.get("public_tls_dir") is not None:
+        parser.error("give --public-tls-dir with --security on alone")
+    if options.get("issuers") is not None and options["security"] != "on":
+        parser.error("give --issuers with --security on alone: else nobody is asked who it is")
 
 
 def _parse_address(text: str) -> str:

@@ -38,7 +38,7 @@ from duramen.wire.metadata_json import Paths
 _SHOWS_NOBODY: Final = "who are you? Show a credential: Authorization or Duramen-Identity"
 
 
-class Admission:
+class ClientAdmission:
     """What one process knows of its callers and of their rights."""
 
     def __init__(
@@ -139,7 +139,7 @@ def refuse_blindly(error: NothingKnownError) -> DuramenError:
 
 def open_admission(
     options: ServiceOptions, store: MetadataStore, security: ProcessSecurity | None
-) -> Admission | None:
+) -> ClientAdmission | None:
     """The admission that a proxy is started with; None: it has no identity, and asks nobody.
 
     Raises:
@@ -159,7 +159,7 @@ def open_admission(
             issuers = read_issuers(options.issuers)
         except IssuersFileError as error:
             raise StartRefusedError(str(error)) from None
-    return Admission(store, Paths(options.cluster), security, issuers)
+    return ClientAdmission(store, Paths(options.cluster), security, issuers)
 
 
 def _is_loopback(host: str) -> bool:

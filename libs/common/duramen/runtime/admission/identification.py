@@ -11,6 +11,8 @@ docs/protocol/identity.md "The caller's header".
 from __future__ import annotations
 
 import datetime as dt
+from functools import lru_cache
+from typing import Final
 
 from duramen.core.rights.grants import Principal, PrincipalKind, parse_principal
 from duramen.errors import DuramenError
@@ -25,6 +27,9 @@ from duramen.runtime.credentials.principals import (
 )
 from duramen.runtime.identity.callers import Callers, TooManyHeadersError
 from duramen.runtime.identity.header import Caller, CallerRefusedError, NamedClient
+
+CLIENT_COUNT_MAX: Final = 4_096
+"""Clients of other proxies that need not be read anew."""
 
 
 class Identification:
@@ -74,25 +79,35 @@ class Identification:
         return Bearer(Principal(PrincipalKind.SERVICE, name), int(caller.leaf_until_s))
 
     def _bear_client(self, caller: Caller, client: NamedClient, now_s: float) -> Bearer:
-        try:
-            principal = parse_principal(client.principal)
-        except DuramenError as error:
-            raise CredentialRefusedError(f"{caller.identity} names {error.detail}") from None
-        if principal.kind is PrincipalKind.GROUP:
-            raise CredentialRefusedError(f"{caller.identity} speaks for {principal}")
-        if client.groups and principal.kind is not PrincipalKind.USER:
-            raise CredentialRefusedError(f"{caller.identity} gives groups to {principal}")
-        if not all(map(is_group_name, client.groups)):
-            raise CredentialRefusedError(f"{caller.identity} names a group of another form")
+        principal, groups = _read_client(client)
         until_s = int(min(client.until_s, caller.leaf_until_s))
         if now_s >= until_s:
             raise CredentialRefusedError(f"{principal}, by {caller.identity}: ended at {until_s}")
         if principal.kind is PrincipalKind.TOKEN:
             known = self._tokens.find_known(principal.name, now_s)
             return known._replace(until_s=min(known.until_s, until_s))
-        issuer = principal.name.partition("/")[0]
-        groups = tuple(name_group(issuer, group) for group in client.groups)
         return Bearer(principal, until_s, groups)
+
+
+@lru_cache(CLIENT_COUNT_MAX)
+def _read_client(client: NamedClient) -> tuple[Principal, tuple[Principal, ...]]:
+    """The client whom a proxy names, and its groups.
+
+    Raises:
+        CredentialRefusedError: no such client can be.
+    """
+    try:
+        principal = parse_principal(client.principal)
+    except DuramenError as error:
+        raise CredentialRefusedError(f"a proxy: {error.detail}") from None
+    if principal.kind is PrincipalKind.GROUP:
+        raise CredentialRefusedError(f"a proxy speaks for {principal}")
+    if client.groups and principal.kind is not PrincipalKind.USER:
+        raise CredentialRefusedError(f"a proxy gives groups to {principal}")
+    if not all(map(is_group_name, client.groups)):
+        raise CredentialRefusedError("a proxy names a group of another form")
+    issuer = principal.name.partition("/")[0]
+    return principal, tuple(name_group(issuer, group) for group in client.groups)
 
 
 def name_client(bearer: Bearer) -> NamedClient:

@@ -23,14 +23,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from duramen.errors import DuramenError
 from duramen.runtime.admin import problem_response
-from duramen.runtime.admission.admission import Admission, refuse_blindly, refuse_unknown
+from duramen.runtime.admission.admission import ClientAdmission, refuse_blindly, refuse_unknown
 from duramen.runtime.admission.call_rows import ROW_KEY, FoundRow, find_row
 from duramen.runtime.admission.caller_rights import CallerRights, refuse
 from duramen.runtime.admission.callers import CALL_KEY, AdmittedCall, ShownCredentials
 from duramen.runtime.credentials.principals import CredentialRefusedError, NothingKnownError
 from duramen.runtime.edge.coded_bodies import drop_rest
 from duramen.runtime.identity.callers import TooManyHeadersError
-from duramen.runtime.public.calls import Judged
+from duramen.runtime.public.calls import JudgedBy
 
 REQUEST_HEADER: Final = "duramen-request"
 
@@ -52,7 +52,9 @@ class PublicDoor:
         of_anybody: paths that whoever asks is given.
     """
 
-    def __init__(self, app: ASGIApp, admission: Admission, of_anybody: Collection[str]) -> None:
+    def __init__(
+        self, app: ASGIApp, admission: ClientAdmission, of_anybody: Collection[str]
+    ) -> None:
         self._app = app
         self._admission = admission
         self._of_anybody = frozenset(of_anybody)
@@ -140,10 +142,10 @@ class PublicDoor:
 
 def _may(rights: CallerRights, found: FoundRow) -> bool:
     row, namespace, log = found
-    match row.judged:
-        case Judged.ON_TARGET:
+    match row.judged_by:
+        case JudgedBy.TARGET:
             return rights.judge(row.verb, namespace, log)
-        case Judged.BY_WHAT_IT_SHOWS:
+        case JudgedBy.WHAT_IT_SHOWS:
             return namespace is None or rights.reaches(row.verb, namespace)
 
 

@@ -63,13 +63,13 @@ class Side(enum.Enum):
     BOTH = "both"
 
 
-class Judged(enum.Enum):
+class JudgedBy(enum.Enum):
     """How a public port that asks who calls judges the verb of a call, before the call begins."""
 
-    ON_TARGET = "on target"
+    TARGET = "target"
     """On the log of the path, else on its namespace, else on the cluster."""
 
-    BY_WHAT_IT_SHOWS = "what it shows"
+    WHAT_IT_SHOWS = "what it shows"
     """The caller has the verb on something in the namespace of the path; without one, whoever is
     known. The call itself shows no more than that."""
 
@@ -118,7 +118,7 @@ class PublicCall(NamedTuple):
 
     needs_body: bool = False
     fate: CallFate = CallFate.NOTHING
-    judged: Judged = Judged.ON_TARGET
+    judged_by: JudgedBy = JudgedBy.TARGET
     lasts: bool = False
     """Whether it may go on for long, and is judged anew while it does."""
 
@@ -295,7 +295,7 @@ CALLS: Final = (
     PublicCall(
         "listLogs", "GET", LOGS_PATH, Side.WRITE, Verb.LIST,
         "List a namespace's logs", "Sorted by name.",
-        _given(200, "a page", LogsAnswer), _OF_NAMESPACE, _PAGE, judged=Judged.BY_WHAT_IT_SHOWS,
+        _given(200, "a page", LogsAnswer), _OF_NAMESPACE, _PAGE, judged_by=JudgedBy.WHAT_IT_SHOWS,
     ),
     PublicCall(
         "ensureNamespace", "PUT", NAMESPACE_PATH, Side.WRITE, Verb.CREATE,
@@ -328,7 +328,7 @@ CALLS: Final = (
     PublicCall(
         "listNamespaces", "GET", NAMESPACES_PATH, Side.WRITE, Verb.LIST,
         "List the namespaces", "Sorted by name.",
-        _given(200, "a page", NamespacesAnswer), _ANYWHERE, _PAGE, judged=Judged.BY_WHAT_IT_SHOWS,
+        _given(200, "a page", NamespacesAnswer), _ANYWHERE, _PAGE, judged_by=JudgedBy.WHAT_IT_SHOWS,
     ),
 )  # fmt: skip
 """The append first: routes are looked at in this order where a call is forwarded."""

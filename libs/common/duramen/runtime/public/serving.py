@@ -20,7 +20,7 @@ from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from duramen.runtime.admission.admission import Admission
+from duramen.runtime.admission.admission import ClientAdmission
 from duramen.runtime.admission.call_rows import guard_route
 from duramen.runtime.admission.public_door import PublicDoor
 from duramen.runtime.edge.cross_origin import allow_origins
@@ -94,7 +94,7 @@ def _guard_rows(app: FastAPI) -> None:
 def make_public_server(
     app: FastAPI,
     options: ServiceOptions,
-    admission: Admission | None = None,
+    admission: ClientAdmission | None = None,
     certificate: PublicCertificate | None = None,
 ) -> PublicServer:
     """The server of a complete application, for the pages and names that its options allow.
