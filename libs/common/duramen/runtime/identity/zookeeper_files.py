@@ -4,7 +4,8 @@ Java wants key and certificate in one file, and reads files late: so it gets pri
 was judged. Two small classes of ours say whom the server lets in; they travel as a jar,
 made of libs/zookeeper-access. What needs X.509 is loaded when there is an identity.
 
-Called by `duramen.runtime.embedded_zookeeper`.
+Called by `duramen.runtime.embedded_zookeeper`, and by `duramen.cluster.local_identities`, which
+hands on what is renewed.
 Source: docs/protocol/metadata-access.md "The server".
 """
 
@@ -97,6 +98,11 @@ def format_settings(identity: Identity, *, host: str, port: int, is_member: bool
     if is_member:
         text += _QUORUM + _BOTH.format(prefix="ssl.quorum")
     return text
+
+
+def has_server_files(data_dir: Path) -> bool:
+    """Whether a server in this folder was ever prepared to run with an identity."""
+    return (data_dir / _FOLDER / _KEY_FILE).exists()
 
 
 def make_probe_context(data_dir: Path) -> ssl.SSLContext:
