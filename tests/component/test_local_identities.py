@@ -16,7 +16,7 @@ import pytest
 
 from duramen.cluster import local_identities
 from duramen.cluster.layout import ClusterSize, ProcessPlan, plan_cluster
-from duramen.cluster.local_identities import LocalIdentities, refuse_guarded
+from duramen.cluster.local_identities import LocalIdentities
 from duramen.runtime.identity.certificates import LEAF_LIFE
 from duramen.runtime.identity.folder import read_folder
 from duramen.runtime.identity.names import IdentityError
@@ -142,15 +142,3 @@ def test_what_zookeeper_shows_is_written_anew_and_what_fails_is_told_once(
         await identities.stop()
 
     asyncio.run(scenario())
-
-
-def test_a_cluster_that_had_identities_does_not_run_without(tmp_path: Path) -> None:
-    plans = plan(tmp_path)
-    identities = LocalIdentities(tmp_path)
-    identities.prepare(plans)
-    refuse_guarded(plans)
-    assert plans[0].data_dir is not None
-    write_server_files(identities.folder_of("zookeeper-0"), plans[0].data_dir)
-    with pytest.raises(IdentityError, match="as it ran with --security on"):
-        refuse_guarded(plans)
-    refuse_guarded(plans[1:])

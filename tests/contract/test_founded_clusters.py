@@ -12,7 +12,7 @@ import pytest
 
 from duramen.cluster import local_identities
 from duramen.cluster.layout import CLUSTER_NAME, ClusterSize, plan_cluster
-from duramen.cluster.local_identities import LocalIdentities
+from duramen.cluster.local_identities import LocalIdentities, refuse_guarded
 from duramen.runtime.embedded_zookeeper import EmbeddedZooKeeper
 from duramen.runtime.identity.folder import read_folder
 from duramen.runtime.identity.names import IdentityError
@@ -34,6 +34,7 @@ class Cluster:
         plans = plan_cluster(
             folder, ClusterSize(), base_port=0, has_zookeeper=True, remembered={}, is_secure=True
         )
+        self.plans = plans
         self.identities = LocalIdentities(folder)
         self.identities.prepare(plans)
         held = read_folder(self.identities.operator_folder, read_time())
@@ -73,7 +74,11 @@ def test_a_tree_is_walked_until_it_was_done_once(
         async for _ in walk_rights(store, cluster.domain, is_mending=True):
             break
         assert not await is_guarded(store, cluster.domain)
+        refuse_guarded(cluster.plans)
         await cluster.guard()
+        with pytest.raises(IdentityError, match="as it ran with --security on"):
+            refuse_guarded(cluster.plans)
+        refuse_guarded(cluster.plans[1:])
         assert await is_guarded(store, cluster.domain)
         assert not [one async for one in walk_rights(store, cluster.domain, is_mending=False)]
         for name in ("walk_rights", "found_tree"):
@@ -91,6 +96,7 @@ def test_the_cluster_of_another_ca_is_left_alone(cluster: Cluster) -> None:
         await found_tree(store, PATHS, "f" * 32)
         with pytest.raises(IdentityError, match=r"has the uuid f+, .*: move it away, with "):
             await cluster.guard()
+        refuse_guarded(cluster.plans)
         await store.close()
 
     run(scenario())

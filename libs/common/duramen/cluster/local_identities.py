@@ -39,7 +39,7 @@ from duramen.runtime.identity.names import (
     make_domain,
     make_identity,
 )
-from duramen.runtime.identity.zookeeper_files import has_server_files, write_server_files
+from duramen.runtime.identity.zookeeper_files import write_server_files
 from duramen.runtime.security.held_identity import ExpectedNode, WatchedIdentity, read_expected
 from duramen.runtime.stores.guarding import (
     WrongClusterError,
@@ -53,6 +53,8 @@ from duramen.wire.metadata_json import Paths
 RENEWAL_LOOK_S: Final = 600.0
 _HERE: Final = Places(("localhost",), (ipaddress.ip_address(HOST),))
 _OPERATOR_NAME: Final = "local"
+_GUARDED_FILE: Final = "guarded"
+"""In ZooKeeper's folder, from when nodes were first given to those who have an identity."""
 
 
 class LocalIdentities:
@@ -62,6 +64,7 @@ class LocalIdentities:
         self._authority = folder / "ca"
         self._folder = folder / OPERATOR_FOLDER.parent
         self._domain = ""
+        self._mark: Path | None = None
         self._renewing: asyncio.Task[None] | None = None
         self._server: WatchedIdentity | None = None
 
@@ -83,6 +86,7 @@ class LocalIdentities:
             IdentityError: the CA cannot be read, or it is not known of which cluster it has to be.
             OSError: something cannot be written.
         """
+        self._mark = _find_mark(plans)
         former = read_former_domain(self._authority)
         if former is None:
             self._domain = self._choose_domain(plans)
@@ -204,15 +208,17 @@ class LocalIdentities:
         Raises:
             StartRefusedError: it will never let anybody in who has an identity.
             IdentityError: it holds another cluster than the CA is of.
-            MetadataError, MetadataJsonError: it may be done in part.
+            MetadataError, MetadataJsonError, OSError: it may be done in part.
         """
         store = ZooKeeperStore(zookeeper, identity_dir=self.operator_folder)
         paths = Paths(CLUSTER_NAME)
         try:
             await wait_session(store)
-            is_there = await find_cluster(store, paths) == self._domain
-            if is_there and await is_guarded(store, self._domain):
+            there = await find_cluster(store, paths)
+            if there == self._domain and await is_guarded(store, self._domain):
                 return
+            if there in (None, self._domain) and self._mark is not None:
+                self._mark.touch()
             await found_tree(store, paths, self._domain)
             async for _ in walk_rights(store, self._domain, is_mending=True):
                 pass
@@ -231,10 +237,10 @@ def refuse_guarded(plans: Sequence[ProcessPlan]) -> None:
     Raises:
         IdentityError: it did, and nobody without one may use its nodes.
     """
-    server = _find_server(plans)
-    if server is not None and server.data_dir is not None and has_server_files(server.data_dir):
+    mark = _find_mark(plans)
+    if mark is not None and mark.exists():
         raise IdentityError(
-            f"the nodes in {server.data_dir} are for those who have an identity, as it ran with "
+            f"the nodes in {mark.parent} are for those who have an identity, as it ran with "
             "--security on: start it so, or choose another --data"
         )
 
@@ -255,6 +261,11 @@ def _report_changes(tell: Callable[[str], None]) -> Callable[[str], None]:
 def _find_server(plans: Sequence[ProcessPlan]) -> ProcessPlan | None:
     """The ZooKeeper of the cluster; None: it uses another one."""
     return next((plan for plan in plans if plan.role == "zookeeper"), None)
+
+
+def _find_mark(plans: Sequence[ProcessPlan]) -> Path | None:
+    server = _find_server(plans)
+    return None if server is None or server.data_dir is None else server.data_dir / _GUARDED_FILE
 
 
 def _read_cluster(data_dir: Path | None) -> str | None:

@@ -242,7 +242,7 @@ class Supervisor:
         except TimeoutError:
             raise ClusterError(f"ZooKeeper at {self._zookeeper} does not answer") from None
         except (
-            IdentityError, StartRefusedError, MetadataError, MetadataJsonError,
+            IdentityError, StartRefusedError, MetadataError, MetadataJsonError, OSError,
         ) as error:  # fmt: skip
             raise ClusterError(f"no rights in ZooKeeper: {error}") from error
 

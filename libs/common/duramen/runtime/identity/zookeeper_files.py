@@ -100,11 +100,6 @@ def format_settings(identity: Identity, *, host: str, port: int, is_member: bool
     return text
 
 
-def has_server_files(data_dir: Path) -> bool:
-    """Whether a server in this folder was ever prepared to run with an identity."""
-    return (data_dir / _FOLDER / _KEY_FILE).exists()
-
-
 def make_probe_context(data_dir: Path) -> ssl.SSLContext:
     """For who asks its own server, on the same machine, how it is: by the server's identity.
 
