@@ -6,7 +6,10 @@ Source: docs/protocol/identity.md "Certificates", "The folder".
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
+import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -17,8 +20,12 @@ from duramen.cluster.local_identities import LocalIdentities
 from duramen.runtime.identity.certificates import LEAF_LIFE
 from duramen.runtime.identity.folder import read_folder
 from duramen.runtime.identity.names import IdentityError
+from duramen.runtime.identity.zookeeper_files import write_server_files
+from duramen.runtime.security import held_identity
 from tests.component.issuing_world import read_time
+from tests.pauses import let_pass
 from tests.unit.identities import DOMAIN
+from tests.waiting import wait_for
 
 
 def plan(folder: Path) -> list[ProcessPlan]:
@@ -31,7 +38,6 @@ def read_serials(identities: LocalIdentities, plans: list[ProcessPlan]) -> dict[
     return {
         one.node_id: read_folder(identities.folder_of(one.node_id), read_time()).leaf.serial_number
         for one in plans
-        if one.role != "zookeeper"
     }
 
 
@@ -40,11 +46,11 @@ def test_what_is_valid_is_used_again_and_what_is_due_is_renewed(
 ) -> None:
     plans = plan(tmp_path)
     identities = LocalIdentities(tmp_path)
-    identities.prepare(None, plans)
+    identities.prepare(plans)
     first = read_serials(identities, plans)
-    assert len(first) == 6
+    assert len(first) == 7
     again = LocalIdentities(tmp_path)
-    again.prepare(None, plans)
+    again.prepare(plans)
     assert read_serials(again, plans) == first
     later = read_time() + LEAF_LIFE * 3 / 4
     monkeypatch.setattr(local_identities, "_now", lambda: later)
@@ -52,18 +58,46 @@ def test_what_is_valid_is_used_again_and_what_is_due_is_renewed(
     renewed = {
         one.node_id: read_folder(again.folder_of(one.node_id), later + dt.timedelta(hours=1))
         for one in plans
-        if one.role != "zookeeper"
     }
     assert not {held.leaf.serial_number for held in renewed.values()} & set(first.values())
 
 
-def test_the_ca_is_of_the_cluster_that_is_there(tmp_path: Path) -> None:
+def _run_before(folder: Path, *uuids: str) -> None:
+    """What a ZooKeeper and bookies without identities leave behind."""
+    (folder / "zookeeper-0" / "data" / "version-2").mkdir(parents=True)
+    (folder / "zookeeper-0" / "data" / "version-2" / "log.1").touch()
+    for number, uuid in enumerate(uuids):
+        (folder / f"bookie-{number}").mkdir()
+        cookie = json.dumps({"cluster_uuid": uuid})
+        (folder / f"bookie-{number}" / "cookie.json").write_text(cookie)
+
+
+def test_the_ca_is_of_the_cluster_that_ran_without_identities(tmp_path: Path) -> None:
     plans = plan(tmp_path)
+    _run_before(tmp_path, DOMAIN, DOMAIN)
     identities = LocalIdentities(tmp_path)
-    identities.prepare(DOMAIN, plans)
+    identities.prepare(plans)
     assert read_folder(identities.folder_of("bookie-0"), read_time()).identity.domain == DOMAIN
-    with pytest.raises(IdentityError, match=r"ca init --replace"):
-        LocalIdentities(tmp_path).prepare("f" * 32, plans)
+    operator = read_folder(identities.operator_folder, read_time()).identity
+    assert str(operator) == f"spiffe://{DOMAIN}/operator/local"
+
+
+@pytest.mark.parametrize("uuids", [(), (DOMAIN, "f" * 32), ("no uuid",)])
+def test_no_ca_is_made_for_a_cluster_that_is_not_known(
+    tmp_path: Path, uuids: tuple[str, ...]
+) -> None:
+    _run_before(tmp_path, *uuids)
+    with pytest.raises(IdentityError, match=r"start it with --security none, ask it"):
+        LocalIdentities(tmp_path).prepare(plan(tmp_path))
+    assert not (tmp_path / "ca").exists()
+
+
+def test_another_zookeeper_has_to_know_the_ca_before(tmp_path: Path) -> None:
+    plans = plan_cluster(
+        tmp_path, ClusterSize(), base_port=0, has_zookeeper=False, remembered={}, is_secure=True
+    )
+    with pytest.raises(IdentityError, match=r"`duramen ca init .*/ca --uuid`"):
+        LocalIdentities(tmp_path).prepare(plans)
 
 
 def test_a_folder_that_cannot_be_written_keeps_no_other_from_its_identity(tmp_path: Path) -> None:
@@ -73,6 +107,38 @@ def test_a_folder_that_cannot_be_written_keeps_no_other_from_its_identity(tmp_pa
     bad.mkdir(parents=True)
     bad.chmod(0o777)
     with pytest.raises(IdentityError, match="may be written by others"):
-        identities.prepare(None, plans)
+        identities.prepare(plans)
     others = [one for one in plans if one.node_id != "bookie-0"]
-    assert len(read_serials(identities, others)) == 5
+    assert len(read_serials(identities, others)) == 6
+
+
+def test_what_zookeeper_shows_is_written_anew_and_what_fails_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(held_identity, "LOOK_S", 0.01)
+    monkeypatch.setattr(local_identities, "RENEWAL_LOOK_S", 0.01)
+    plans, faults = plan(tmp_path), list[str]()
+    identities = LocalIdentities(tmp_path)
+    identities.prepare(plans)
+    folder, data_dir = identities.folder_of("zookeeper-0"), plans[0].data_dir
+    assert data_dir is not None
+    copy = data_dir / "tls" / "server.pem"
+
+    async def scenario() -> None:
+        write_server_files(folder, data_dir)
+        before = copy.read_bytes()
+        identities.start(plans, faults.append)
+        shutil.rmtree(folder)
+        await wait_for(lambda: copy.exists() and copy.read_bytes() != before)
+        assert copy.read_bytes().endswith((folder / "tls.crt").read_bytes())
+        assert not faults
+        bad = identities.folder_of("bookie-0")
+        shutil.rmtree(bad)
+        bad.mkdir(mode=0o777)
+        bad.chmod(0o777)
+        await wait_for(lambda: bool(faults))
+        await let_pass(0.1, what="some looks more")
+        assert len(faults) == 1 and "may be written by others" in faults[0]
+        await identities.stop()
+
+    asyncio.run(scenario())

@@ -1,23 +1,27 @@
 """A whole cluster whose services know one another by certificates: renewed, stolen, revoked.
 
-The services are real processes of `duramen run --security on`. What a stolen key can do is asked of
-their data ports by hand. Source: docs/protocol/identity.md "The folder", "Who may call what
-inside".
+The services and ZooKeeper are real processes of `duramen run --security on`. What a stolen key can
+do is asked of data ports and of ZooKeeper by hand. Source: docs/protocol/identity.md "The folder",
+"Who may call what inside", docs/protocol/metadata-access.md "A local cluster".
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime as dt
 import ipaddress
 import os
-from collections.abc import Iterator
+import socket
+from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 import pytest
+from cryptography import x509
 
+from duramen.cli.main import main
 from duramen.client.rest_client import RestClient
 from duramen.errors import DuramenError
 from duramen.runtime.http_client import DeniedError, PeerClient, PeerError
@@ -25,8 +29,11 @@ from duramen.runtime.identity.authority import open_authority
 from duramen.runtime.identity.certificates import Places
 from duramen.runtime.identity.folder import read_folder, write_bundle, write_folder
 from duramen.runtime.identity.names import Role, make_identity
+from duramen.runtime.identity.zookeeper_files import make_probe_context
 from duramen.runtime.security.permitted_roles import BOOKIE_PATHS, SEQUENCER_PATHS
 from duramen.runtime.security.process_security import ProcessSecurity
+from duramen.runtime.stores.metadata_store import Rejected, Set
+from duramen.runtime.stores.zookeeper_store import ZooKeeperStore
 from duramen.units import SECOND
 from tests.pauses import let_pass
 from tests.process.answers import repeat_safely
@@ -82,7 +89,7 @@ class Authority:
             ]
             authority.revoke(issued, _now())
             for entry in self.cluster.state()["processes"]:
-                if entry["role"] != "zookeeper" and entry["id"] != node_id:
+                if entry["id"] != node_id:
                     write_bundle(
                         self.folder_of(entry["id"]), authority.domain, authority.bundle, _now()
                     )
@@ -90,6 +97,22 @@ class Authority:
 
 def _now() -> dt.datetime:
     return dt.datetime.now(dt.UTC)
+
+
+def _read_shown(cluster: LocalCluster) -> x509.Certificate:
+    """What ZooKeeper shows now."""
+    entry = cluster.process("zookeeper-0")
+    context = make_probe_context(Path(entry["data_dir"]))
+    host, port = cluster.state()["zookeeper"].split(":")
+    with (
+        socket.create_connection((host, int(port)), HANG_S) as plain,
+        context.wrap_socket(plain) as secure,
+    ):
+        return x509.load_der_x509_certificate(secure.getpeercert(binary_form=True) or b"")
+
+
+def _is_shown(cluster: LocalCluster, leaf: x509.Certificate) -> bool:
+    return _read_shown(cluster) == leaf
 
 
 async def _wait_changes(cluster: LocalCluster, node_id: str, count: int) -> None:
@@ -111,6 +134,7 @@ def test_every_certificate_is_renewed_under_load_and_no_append_or_read_fails(
             await create_log(cluster, log, {})
         authority = Authority(cluster)
         nodes = [e for e in cluster.state()["processes"] if e["role"] != "zookeeper"]
+        pids = cluster.list_pids()
         reader = cluster.open_client("read_url")
         read_count = 0
 
@@ -127,8 +151,12 @@ def test_every_certificate_is_renewed_under_load_and_no_append_or_read_fails(
                 for node in nodes:
                     authority.issue(node["role"], node["id"])
                     await let_pass(PACE_S, what="between two renewals")
+                issued = read_folder(authority.issue("zookeeper", "zookeeper-0"), _now())
                 for node in nodes:
                     await _wait_changes(cluster, node["id"], round_number)
+                await wait_for(
+                    partial(_is_shown, cluster, issued.leaf), what="a new ZooKeeper", rest_s=0.1
+                )
             await let_pass(1.0, what="what the last renewal leaves")
             assert not reading.done(), "no read failed"
             reading.cancel()
@@ -136,6 +164,7 @@ def test_every_certificate_is_renewed_under_load_and_no_append_or_read_fails(
             assert [load.failed_count for load in loads] == [0, 0]
             assert min(len(load.acked) for load in loads) > 20
             assert read_count > 20
+            assert cluster.list_pids() == pids, "nobody was started anew"
         await reader.close()
         for load in loads:
             bodies = await read_log(cluster.open_client("read_url"), load.log)
@@ -228,3 +257,80 @@ def test_who_is_revoked_is_refused_within_seconds(cluster: LocalCluster) -> None
         await client.close()
 
     run(scenario())
+
+
+# --- ZooKeeper -----------------------------------------------------------------------------------
+
+
+def _call(cluster: LocalCluster, *arguments: str) -> int:
+    """A command as a person gives it who runs the cluster."""
+    return main([*arguments, "--data", str(cluster.folder)])
+
+
+def test_the_tree_of_a_running_cluster_is_nobodys_but_its_own(
+    cluster: LocalCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(_append(cluster))
+    operator = cluster.folder / "identities" / "operator"
+    assert _call(cluster, "access", "check", str(operator)) == 0
+    assert _call(cluster, "verify", "default/log") == 0
+    assert _call(cluster, "log", "rebuild", "default/log") == 1
+    assert "log 1 has no metadata log" in capsys.readouterr().err, "ZooKeeper was asked"
+
+    async def scenario() -> None:
+        zookeeper = cluster.state()["zookeeper"]
+        async with _opened(zookeeper, operator) as store:
+            paths = [path async for path in _walk(store, "/")]
+            assert len(paths) > 30
+            strangers = [
+                (path, right)
+                for path in paths
+                for right in await store.get_rights(path) or ()
+                if not right.who.startswith("spiffe://")
+            ]
+            assert strangers == []
+        thief = Authority(cluster).issue("bookie", "bookie-0", tmp_path / "stolen")
+        logs = [path for path in paths if path.startswith("/duramen/local/logs/")]
+        assert logs
+        async with _opened(zookeeper, thief) as store:
+            for path in logs:
+                stored = await store.get(path)
+                if stored is None:
+                    continue
+                with pytest.raises(Rejected):
+                    await store.commit((Set(path, b"{}", stored.version),))
+                with pytest.raises(Rejected):
+                    await store.delete(path, version=stored.version)
+        plain = ZooKeeperStore(zookeeper, call_timeout_s=1.0)
+        with pytest.raises(Rejected, match="speaks TLS and asks who connects"):
+            await plain.start()
+        await plain.close()
+
+    run(scenario())
+
+
+async def _append(cluster: LocalCluster) -> None:
+    await create_log(cluster, "log", {})
+    client = cluster.open_client("write_url")
+    await client.post_json(
+        "/v1/namespaces/default/logs/log/records", {"records": [{"body": "one"}]}
+    )
+    await client.close()
+    assert b"one" in await read_log(cluster.open_client("read_url"), "log")
+
+
+@contextlib.asynccontextmanager
+async def _opened(zookeeper: str, folder: Path) -> AsyncIterator[ZooKeeperStore]:
+    store = ZooKeeperStore(zookeeper, identity_dir=folder)
+    try:
+        await store.start()
+        yield store
+    finally:
+        await store.close()
+
+
+async def _walk(store: ZooKeeperStore, path: str) -> AsyncIterator[str]:
+    yield path
+    for name in await store.children(path) or ():
+        async for below in _walk(store, f"{path.rstrip('/')}/{name}"):
+            yield below

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import pytest
 
-from duramen.ids import BookieId, Incarnation, Member
+from duramen.ids import BookieId, Incarnation, LogId, Member
 from duramen.runtime.identity.names import Role, make_identity
-from duramen.runtime.stores.access import CREATE, DELETE, READ, WRITE, find_rights
+from duramen.runtime.stores.access import CREATE, DELETE, READ, WRITE, find_rights, is_of_process
 from duramen.wire.metadata_json import Paths
 from tests.unit.identities import DOMAIN
 
@@ -118,3 +118,18 @@ def test_what_no_version_knows_yet_is_the_sequencers() -> None:
     for path in ("/elsewhere", "/duramen/c1/later", "/duramen/c1/later/below"):
         assert allowed(path, "sequencer", "sequencer-0") == READ | WRITE | CREATE | DELETE
         assert allowed(path, "bookie", "later") == READ
+
+
+@pytest.mark.parametrize(
+    ("path", "is_so"),
+    [
+        (f"{PATHS.available}/bookie-1", True), (f"{PATHS.sequencers}/s", True),
+        (f"{PATHS.write_proxies}/w", True), (f"{PATHS.read_proxies}/r", True),
+        (PATHS.auditor, True), (PATHS.owner(LogId(5)), True),
+        (PATHS.available, False), (PATHS.bookie("b"), False), (PATHS.log(LogId(5)), False),
+        (PATHS.name("shop", "owner"), False), (PATHS.namespace("auditor"), False),
+        ("/zookeeper/available/x", False), ("/", False),
+    ],
+)  # fmt: skip
+def test_what_lives_no_longer_than_a_process(path: str, is_so: bool) -> None:
+    assert is_of_process(path) is is_so

@@ -15,7 +15,7 @@ from duramen.cluster import first_process  # noqa: F401 - importing it is the ac
 from duramen.runtime.role import ServiceOptions
 from duramen.runtime.security.process_security import open_security
 from duramen.runtime.service import parse_options, run_service
-from duramen.runtime.stores.zookeeper_store import ZooKeeperStore
+from duramen.runtime.stores.service_store import make_service_store
 from duramen_bookie.service import BookieService
 
 COMMANDS: Final = ("fsck", "inspect", "bench")
@@ -25,8 +25,7 @@ _EPILOG: Final = "duramen-bookie fsck|inspect|bench --help: tools for a bookie t
 
 def make_service(options: ServiceOptions, fail: Callable[[str], None]) -> BookieService:
     """Build the service; called inside the running loop."""
-    store = ZooKeeperStore(options.zookeeper, session_timeout_s=options.session_timeout_s)
-    return BookieService(options, fail, store, open_security(options, fail))
+    return BookieService(options, fail, make_service_store(options), open_security(options, fail))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

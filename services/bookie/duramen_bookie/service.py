@@ -16,7 +16,6 @@ import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Any, Final, TypeVar
 
 from fastapi import FastAPI
@@ -31,7 +30,7 @@ from duramen.ids import (
     Member,
 )
 from duramen.limits import READ_BYTES_MAX
-from duramen.runtime.cluster_node import refuse_other_cluster
+from duramen.runtime.cluster_node import wait_own_cluster
 from duramen.runtime.edge.embedded_server import ServerLimits
 from duramen.runtime.http_server import PeerServer, make_guard
 from duramen.runtime.members.witnessing import Witnessing
@@ -142,7 +141,8 @@ class BookieService:
             options.data_dir, options.journal_dir, options.ledger_dirs
         )
         self._is_store_opened = True
-        await self._insist(self._store.start)
+        own = domain_of(self._security)
+        await self._insist(lambda: wait_own_cluster(self._store, self._paths, own))
         self._cookie = cookie = await self._establish(directories)
         was_dirty = directories.is_dirty()
         directories.mark_dirty()
@@ -351,8 +351,6 @@ class BookieService:
     async def _establish(self, directories: Directories) -> Cookie:
         """Whose disks these are, in whose cluster."""
         options, domain = self._options, domain_of(self._security)
-        if domain is not None:
-            await self._insist(partial(refuse_other_cluster, self._store, self._paths, domain))
         return await self._insist(
             lambda: establish_identity(
                 directories,

@@ -13,7 +13,7 @@ from duramen.cluster import first_process  # noqa: F401 - importing it is the ac
 from duramen.runtime.role import ServiceOptions
 from duramen.runtime.security.process_security import open_security
 from duramen.runtime.service import parse_options, run_service
-from duramen.runtime.stores.zookeeper_store import ZooKeeperStore
+from duramen.runtime.stores.service_store import make_service_store
 from duramen_readproxy.service import ReadProxy
 
 
@@ -23,8 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _make(options: ServiceOptions, fail: Callable[[str], None]) -> ReadProxy:
-    store = ZooKeeperStore(options.zookeeper, session_timeout_s=options.session_timeout_s)
-    return ReadProxy(options, store, security=open_security(options, fail))
+    return ReadProxy(options, make_service_store(options), security=open_security(options, fail))
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ from duramen.runtime.sequencer.node_watch import NodeWatch
 from duramen.runtime.sequencer.process import make_context
 from duramen.runtime.sequencer.surveyor import Surveyor
 from duramen.runtime.stores.metadata_store import MetadataStore, Rejected, SessionState
-from duramen.runtime.stores.zookeeper_store import ZooKeeperStore
+from duramen.runtime.stores.service_store import make_service_store
 from duramen.units import MIB
 from duramen.wire.member_calls import PATH as MEMBERS_PATH
 from duramen.wire.metadata_json import MetadataJsonError, Paths
@@ -386,5 +386,4 @@ class SequencerService:
 
 def make_service(options: ServiceOptions, fail: Callable[[str], None]) -> SequencerService:
     """Build the service on ZooKeeper."""
-    store = ZooKeeperStore(options.zookeeper, session_timeout_s=options.session_timeout_s)
-    return SequencerService(options, store, open_security(options, fail))
+    return SequencerService(options, make_service_store(options), open_security(options, fail))

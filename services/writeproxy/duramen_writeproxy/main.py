@@ -13,7 +13,7 @@ from duramen.cluster import first_process  # noqa: F401 - importing it is the ac
 from duramen.runtime.role import ServiceOptions
 from duramen.runtime.security.process_security import open_security
 from duramen.runtime.service import parse_options, run_service
-from duramen.runtime.stores.zookeeper_store import ZooKeeperStore
+from duramen.runtime.stores.service_store import make_service_store
 from duramen_writeproxy.service import WriteProxy
 
 
@@ -24,8 +24,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def make_service(options: ServiceOptions, fail: Callable[[str], None]) -> WriteProxy:
     """The write proxy of these options."""
-    store = ZooKeeperStore(options.zookeeper, session_timeout_s=options.session_timeout_s)
-    return WriteProxy(options, store, open_security(options, fail))
+    return WriteProxy(options, make_service_store(options), open_security(options, fail))
 
 
 if __name__ == "__main__":

@@ -44,8 +44,10 @@ from duramen.core.segment_base import SegmentBase
 from duramen.core.status import BookieStatus
 from duramen.errors import DuramenError
 from duramen.ids import NOTHING, EntryId, Epoch, LogId, Member
+from duramen.runtime.identity.names import Role
 from duramen.runtime.metadata_log.records import MetadataRecords
 from duramen.runtime.metadata_log.segment_nodes import SegmentNodes
+from duramen.runtime.security.process_security import ProcessSecurity
 from duramen.runtime.stores.metadata_store import MetadataStore
 from duramen.wire.bookie_calls import ReadRange, ServiceClass
 from duramen.wire.entry import read_entry_info
@@ -70,9 +72,17 @@ class LogVerifier:
 
     Args:
         store: started.
+        security: as of the client, which has to know whom it calls.
     """
 
-    def __init__(self, store: MetadataStore, paths: Paths, client: BookieClient) -> None:
+    def __init__(
+        self,
+        store: MetadataStore,
+        paths: Paths,
+        client: BookieClient,
+        security: ProcessSecurity | None = None,
+    ) -> None:
+        self._security = security
         self._store = store
         self._paths = paths
         self._client = client
@@ -227,6 +237,8 @@ class LogVerifier:
             found = await self._store.get(f"{self._paths.available}/{member.bookie}")
             url = None if found is None else read_node(found.data).get("data_url")
             self._sources[member] = Source(member, url) if isinstance(url, str) else None
+            if self._security is not None and isinstance(url, str):
+                self._security.peers.hear(Role.BOOKIE, member.bookie, url)
         return self._sources[member]
 
     # --- Bookies ---------------------------------------------------------------------------------

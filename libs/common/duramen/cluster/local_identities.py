@@ -1,21 +1,29 @@
 """Identities of a local cluster: a CA in its folder, a folder for each process, renewed in time.
 
 The CA's key lies beside what it issues, which is right for a laptop and for nothing else. What is
-there and valid is used again; a process finds a renewed certificate by itself.
+there and valid is used again; a process finds a renewed certificate by itself, and for ZooKeeper,
+which does not, it is handed on. Whoever runs the cluster is its operator: with that identity the
+tree in ZooKeeper is founded before any service starts.
 
-Called by `supervisor`. Source: docs/protocol/identity.md "Certificates", "The folder".
+Called by `supervisor`. Source: docs/protocol/identity.md "Certificates", "The folder",
+docs/protocol/metadata-access.md "A local cluster".
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import datetime as dt
 import ipaddress
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
-from duramen.cluster.layout import HOST, ProcessPlan
+from duramen.cluster.cluster_file import OPERATOR_FOLDER
+from duramen.cluster.layout import CLUSTER_NAME, HOST, ProcessPlan
+from duramen.runtime.cluster_node import find_cluster, wait_session
 from duramen.runtime.identity.authority import (
     begin_authority,
     open_authority,
@@ -23,10 +31,30 @@ from duramen.runtime.identity.authority import (
 )
 from duramen.runtime.identity.certificates import NOWHERE, Places
 from duramen.runtime.identity.folder import read_folder, write_folder
-from duramen.runtime.identity.names import Identity, IdentityError, make_identity
+from duramen.runtime.identity.names import (
+    Identity,
+    IdentityError,
+    InvalidIdentityError,
+    Role,
+    make_domain,
+    make_identity,
+)
+from duramen.runtime.identity.zookeeper_files import write_server_files
+from duramen.runtime.security.held_identity import ExpectedNode, WatchedIdentity, read_expected
+from duramen.runtime.stores.guarding import (
+    WrongClusterError,
+    found_tree,
+    is_guarded,
+    walk_rights,
+)
+from duramen.runtime.stores.zookeeper_store import ZooKeeperStore
+from duramen.wire.metadata_json import Paths
 
 RENEWAL_LOOK_S: Final = 600.0
 _HERE: Final = Places(("localhost",), (ipaddress.ip_address(HOST),))
+_OPERATOR_NAME: Final = "local"
+_GUARDED_FILE: Final = "guarded"
+"""In ZooKeeper's folder, from when nodes were first given to those who have an identity."""
 
 
 class LocalIdentities:
@@ -34,32 +62,62 @@ class LocalIdentities:
 
     def __init__(self, folder: Path) -> None:
         self._authority = folder / "ca"
-        self._folder = folder / "identities"
+        self._folder = folder / OPERATOR_FOLDER.parent
         self._domain = ""
+        self._mark: Path | None = None
+        self._renewing: asyncio.Task[None] | None = None
+        self._server: WatchedIdentity | None = None
 
-    def prepare(self, uuid: str | None, plans: Sequence[ProcessPlan]) -> None:
-        """Have an identity for each process.
+    @property
+    def operator_folder(self) -> Path:
+        """Of the identity of whoever runs the cluster."""
+        return self.folder_of(OPERATOR_FOLDER.name)
 
-        Args:
-            uuid: of the cluster in ZooKeeper; None: there is none yet.
+    def folder_of(self, node_id: str) -> Path:
+        """Where the identity of a process lies."""
+        return self._folder / node_id
+
+    # --- Before ZooKeeper runs -------------------------------------------------------------------
+
+    def prepare(self, plans: Sequence[ProcessPlan]) -> None:
+        """Have an identity for each process, and one for whoever runs them.
 
         Raises:
-            IdentityError: the CA cannot be read, or is of another cluster.
+            IdentityError: the CA cannot be read, or it is not known of which cluster it has to be.
             OSError: something cannot be written.
         """
+        self._mark = _find_mark(plans)
         former = read_former_domain(self._authority)
         if former is None:
-            self._domain = uuid or uuid4().hex
+            self._domain = self._choose_domain(plans)
             begin_authority(self._authority, self._domain, _now())
-        elif uuid not in (None, former):
-            raise IdentityError(
-                f"{self._authority} is the CA of the cluster {former}, and ZooKeeper holds {uuid}: "
-                "`duramen ca init --replace` makes another one"
-            )
         else:
             self._domain = former
         self._folder.mkdir(mode=0o700, exist_ok=True)
         self.renew_due(plans)
+
+    def _choose_domain(self, plans: Sequence[ProcessPlan]) -> str:
+        """The uuid of a cluster that has no CA yet."""
+        server = _find_server(plans)
+        if server is None or server.data_dir is None:
+            raise IdentityError(
+                f"{self._authority} holds no CA, and ZooKeeper has to trust it before anybody "
+                f"connects: make it (`duramen ca init {self._authority} --uuid` with the "
+                "cluster's, or any 32 hexadecimal digits for a new one), issue an identity of a "
+                "zookeeper from it, and start ZooKeeper with that"
+            )
+        if not any((server.data_dir / "data").glob("version-2/*")):
+            return uuid4().hex
+        found = {_read_cluster(plan.data_dir) for plan in plans if plan.role == "bookie"}
+        found.discard(None)
+        if len(found) == 1 and (uuid := found.pop()) is not None:
+            return uuid
+        raise IdentityError(
+            f"{server.data_dir} holds a cluster without identities, and its uuid is not to be read "
+            "from its bookies: start it with --security none, ask it for its uuid by `duramen ca "
+            f"init {self._authority} --data {self._authority.parent}`, stop it, and start it with "
+            "--security on"
+        )
 
     def renew_due(self, plans: Sequence[ProcessPlan]) -> None:
         """Issue where there is nothing, nothing valid, or what is to be renewed.
@@ -69,10 +127,10 @@ class LocalIdentities:
         """
         now = _now()
         wanted = {
-            plan.node_id: make_identity(self._domain, plan.role, plan.node_id)
-            for plan in plans
-            if plan.role != "zookeeper"
+            plan.node_id: make_identity(self._domain, plan.role, plan.node_id) for plan in plans
         }
+        operator = make_identity(self._domain, Role.OPERATOR, _OPERATOR_NAME)
+        wanted[OPERATOR_FOLDER.name] = operator
         due = {name: one for name, one in wanted.items() if self._is_due(name, one, now)}
         if not due:
             return
@@ -89,10 +147,6 @@ class LocalIdentities:
         if refusals:
             raise IdentityError("; ".join(refusals))
 
-    def folder_of(self, node_id: str) -> Path:
-        """Where the identity of a process lies."""
-        return self._folder / node_id
-
     def _is_due(self, node_id: str, identity: Identity, now: dt.datetime) -> bool:
         folder = self.folder_of(node_id)
         if not folder.exists():
@@ -102,6 +156,125 @@ class LocalIdentities:
         except IdentityError:
             return True
         return held.identity != identity or now >= held.renew_at
+
+    # --- While the cluster runs ------------------------------------------------------------------
+
+    def start(self, plans: Sequence[ProcessPlan], on_fault: Callable[[str], None]) -> None:
+        """Renew what is due, and hand on to ZooKeeper what it is to show and to trust.
+
+        Args:
+            on_fault: told a sentence of what could not be done, and is tried again.
+
+        Raises:
+            IdentityError: ZooKeeper has none.
+        """
+        report = _report_changes(on_fault)
+        self._renewing = asyncio.create_task(self._renew_for_ever(plans, report))
+        server = _find_server(plans)
+        if server is None or server.data_dir is None:
+            return
+        folder, data_dir = self.folder_of(server.node_id), server.data_dir
+        held = read_expected(folder, ExpectedNode(Role.ZOOKEEPER, server.node_id))
+
+        def hand_on() -> None:
+            write_server_files(folder, data_dir)
+
+        self._server = WatchedIdentity(folder, held, hand_on, report)
+        self._server.start()
+
+    async def stop(self) -> None:
+        """The end of the cluster."""
+        if self._renewing is not None:
+            self._renewing.cancel()
+            await asyncio.wait([self._renewing])
+        if self._server is not None:
+            await self._server.stop()
+
+    async def _renew_for_ever(
+        self, plans: Sequence[ProcessPlan], on_fault: Callable[[str], None]
+    ) -> None:
+        while True:
+            await asyncio.sleep(RENEWAL_LOOK_S)
+            try:
+                await asyncio.to_thread(self.renew_due, plans)
+            except (IdentityError, OSError) as error:
+                on_fault(f"an identity: {error}")
+
+    async def guard_tree(self, zookeeper: str) -> None:
+        """Found the cluster in ZooKeeper, and give all nodes their rights, unless that was done.
+
+        Waits for ZooKeeper.
+
+        Raises:
+            StartRefusedError: it will never let anybody in who has an identity.
+            IdentityError: it holds another cluster than the CA is of.
+            MetadataError, MetadataJsonError, OSError: it may be done in part.
+        """
+        store = ZooKeeperStore(zookeeper, identity_dir=self.operator_folder)
+        paths = Paths(CLUSTER_NAME)
+        try:
+            await wait_session(store)
+            there = await find_cluster(store, paths)
+            if there == self._domain and await is_guarded(store, self._domain):
+                return
+            if there in (None, self._domain) and self._mark is not None:
+                self._mark.touch()
+            await found_tree(store, paths, self._domain)
+            async for _ in walk_rights(store, self._domain, is_mending=True):
+                pass
+        except WrongClusterError as error:
+            raise IdentityError(
+                f"{error}. {self._authority} was made for another one: move it away, with "
+                f"{self._folder}"
+            ) from None
+        finally:
+            await store.close()
+
+
+def refuse_guarded(plans: Sequence[ProcessPlan]) -> None:
+    """See that a cluster which is to run without identities did not run with them.
+
+    Raises:
+        IdentityError: it did, and nobody without one may use its nodes.
+    """
+    mark = _find_mark(plans)
+    if mark is not None and mark.exists():
+        raise IdentityError(
+            f"the nodes in {mark.parent} are for those who have an identity, as it ran with "
+            "--security on: start it so, or choose another --data"
+        )
+
+
+def _report_changes(tell: Callable[[str], None]) -> Callable[[str], None]:
+    """What is found at each look again is told once."""
+    told = ""
+
+    def report_once(sentence: str) -> None:
+        nonlocal told
+        if sentence != told:
+            told = sentence
+            tell(sentence)
+
+    return report_once
+
+
+def _find_server(plans: Sequence[ProcessPlan]) -> ProcessPlan | None:
+    """The ZooKeeper of the cluster; None: it uses another one."""
+    return next((plan for plan in plans if plan.role == "zookeeper"), None)
+
+
+def _find_mark(plans: Sequence[ProcessPlan]) -> Path | None:
+    server = _find_server(plans)
+    return None if server is None or server.data_dir is None else server.data_dir / _GUARDED_FILE
+
+
+def _read_cluster(data_dir: Path | None) -> str | None:
+    """The uuid of the cluster that a bookie's disk is of; None: it says none."""
+    if data_dir is None:
+        return None
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError, InvalidIdentityError):
+        return make_domain(json.loads((data_dir / "cookie.json").read_bytes())["cluster_uuid"])
+    return None
 
 
 def _now() -> dt.datetime:

@@ -70,7 +70,11 @@ def service_command(plan: ProcessPlan, zookeeper: str, tls_dir: Path | None = No
 def prepare_command(plan: ProcessPlan, zookeeper: str, tls_dir: Path | None = None) -> list[str]:
     """The command line of any process; makes its folder and writes ZooKeeper's configuration.
 
+    Args:
+        tls_dir: as of `service_command`, for ZooKeeper too.
+
     Raises:
+        IdentityError: ZooKeeper is to be run, and its folder holds no identity.
         EmbeddedServerError: ZooKeeper is to be run and Java or its jars are missing.
     """
     if plan.data_dir is not None:
@@ -79,7 +83,7 @@ def prepare_command(plan: ProcessPlan, zookeeper: str, tls_dir: Path | None = No
         return service_command(plan, zookeeper, tls_dir)
     assert plan.data_dir is not None
     command = server_command(find_java(), find_jars())
-    write_configuration(plan.data_dir, plan.ports.data)
+    write_configuration(plan.data_dir, plan.ports.data, identity_dir=tls_dir)
     return command
 
 

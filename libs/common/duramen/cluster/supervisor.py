@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import ssl
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -34,14 +35,16 @@ from duramen.cluster.layout import (
     plan_cluster,
 )
 from duramen.cluster.leftovers import end_leftovers, find_leftovers
-from duramen.cluster.local_identities import RENEWAL_LOOK_S, LocalIdentities
+from duramen.cluster.local_identities import LocalIdentities, refuse_guarded
 from duramen.cluster.process import Child, RestartPauses, prepare_command
 from duramen.errors import DuramenError
 from duramen.limits import LOCAL_JOURNAL_FIRST_FILE_BYTES, ZOOKEEPER_SESSION_S
-from duramen.runtime.cluster_node import find_cluster, wait_session
+from duramen.runtime.cluster_node import wait_session
 from duramen.runtime.embedded_zookeeper import EmbeddedServerError, is_serving
 from duramen.runtime.http_client import PeerError
 from duramen.runtime.identity.names import IdentityError
+from duramen.runtime.identity.zookeeper_files import make_probe_context
+from duramen.runtime.role import StartRefusedError
 from duramen.runtime.stores.metadata_store import MetadataError
 from duramen.runtime.stores.zookeeper_store import ZooKeeperStore
 from duramen.units import format_size
@@ -140,7 +143,6 @@ class Supervisor:
         self._keepers: dict[str, asyncio.Task[None]] = {}
         self._zookeeper = options.zookeeper or ""
         self._identities = LocalIdentities(self._folder) if options.is_secure else None
-        self._renewing: asyncio.Task[None] | None = None
         self._keeping_access: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
         self._stopping = asyncio.Event()
@@ -187,11 +189,12 @@ class Supervisor:
         self._children = [Child(plan) for plan in plans]
         if self._options.zookeeper is None:
             self._zookeeper = f"{HOST}:{plans[0].ports.data}"
+        await self._prepare_identities(plans)
         self._publish()
         deadline = time.monotonic() + self._options.ready_timeout_s
         for is_first in (True, False):
             if not is_first and self._identities is not None:
-                await self._prepare_identities(self._identities, deadline)
+                await self._guard_tree(self._identities, deadline)
                 await self._begin_access(deadline)
             chosen = [c for c in self._children if (c.plan.role == "zookeeper") is is_first]
             for child in chosen:
@@ -204,12 +207,11 @@ class Supervisor:
         self._stopping.set()
         if self._children:
             self._on_event(ClusterEvent("stopping"))
-        if self._renewing is not None:
-            self._renewing.cancel()
-            await asyncio.wait([self._renewing])
         if self._keeping_access is not None:
             self._keeping_access.cancel()
             await asyncio.wait([self._keeping_access])
+        if self._identities is not None:
+            await self._identities.stop()
         try:
             for roles in _STOP_STAGES:
                 await self._stop_stage([c for c in self._children if c.plan.role in roles])
@@ -226,27 +228,31 @@ class Supervisor:
         for child in self._children:
             child.kill()
 
-    async def _prepare_identities(self, identities: LocalIdentities, deadline: float) -> None:
-        plans = [child.plan for child in self._children]
+    async def _prepare_identities(self, plans: Sequence[ProcessPlan]) -> None:
+        """Have them before ZooKeeper starts, which has one too."""
+        try:
+            if self._identities is None:
+                refuse_guarded(plans)
+                return
+            await asyncio.to_thread(self._identities.prepare, plans)
+            self._identities.start(plans, self._on_identity_fault)
+        except (IdentityError, OSError) as error:
+            raise ClusterError(f"no identities: {error}") from error
+
+    def _on_identity_fault(self, sentence: str) -> None:
+        self._on_event(ClusterEvent("fault", detail=sentence))
+
+    async def _guard_tree(self, identities: LocalIdentities, deadline: float) -> None:
+        """Have the rights of all nodes in ZooKeeper before services make any."""
         try:
             async with asyncio.timeout(deadline - time.monotonic()):
-                uuid = await _ask_uuid(self._zookeeper)
-            await asyncio.to_thread(identities.prepare, uuid, plans)
+                await identities.guard_tree(self._zookeeper)
         except TimeoutError:
             raise ClusterError(f"ZooKeeper at {self._zookeeper} does not answer") from None
-        except (IdentityError, MetadataError, MetadataJsonError, OSError) as error:
-            raise ClusterError(f"no identities: {error}") from error
-        self._renewing = asyncio.create_task(self._renew_for_ever(identities, plans))
-
-    async def _renew_for_ever(
-        self, identities: LocalIdentities, plans: Sequence[ProcessPlan]
-    ) -> None:
-        while True:
-            await asyncio.sleep(RENEWAL_LOOK_S)
-            try:
-                await asyncio.to_thread(identities.renew_due, plans)
-            except (IdentityError, OSError) as error:
-                self._on_event(ClusterEvent("fault", detail=f"an identity: {error}"))
+        except (
+            IdentityError, StartRefusedError, MetadataError, MetadataJsonError, OSError,
+        ) as error:  # fmt: skip
+            raise ClusterError(f"no rights in ZooKeeper: {error}") from error
 
     async def _begin_access(self, deadline: float) -> None:
         """Have a token before any service serves, so that none has to be told of it."""
@@ -271,7 +277,8 @@ class Supervisor:
 
     async def _keep_access(self) -> None:
         """A token in the folder for the command line, the SDK and curl."""
-        store = ZooKeeperStore(self._zookeeper)
+        assert self._identities is not None, "where nobody is asked nobody needs a token"
+        store = ZooKeeperStore(self._zookeeper, identity_dir=self._identities.operator_folder)
         try:
             await wait_session(store)
             await keep_local_access(store, Paths(CLUSTER_NAME), self._folder, int(time.time()))
@@ -317,7 +324,7 @@ class Supervisor:
                 if self._stopping.is_set():
                     return
                 await child.start(command)
-            except (OSError, EmbeddedServerError) as error:
+            except (OSError, EmbeddedServerError, IdentityError) as error:
                 self._fail(f"{node_id} cannot be started: {error}")
                 return
             self._publish()
@@ -357,7 +364,7 @@ class Supervisor:
         return flags
 
     def _find_identity(self, plan: ProcessPlan) -> Path | None:
-        if self._identities is None or plan.role == "zookeeper":
+        if self._identities is None:
             return None
         return self._identities.folder_of(plan.node_id)
 
@@ -383,8 +390,9 @@ class Supervisor:
         """Ask one process until it is ready or gone: the HTTP library may lose a cancellation."""
         url = child.plan.admin_url
         client = RestClient(url) if url is not None else None
+        context = self._make_server_probe(child.plan)
         try:
-            while not await _is_ready(child.plan, client):
+            while not await _is_ready(child.plan, client, context):
                 if child.pid is None:
                     return
                 await asyncio.sleep(_PROBE_INTERVAL_S)
@@ -397,6 +405,12 @@ class Supervisor:
         self._publish()  # a bookie has its incarnation now
         self._changed.set()
         self._on_event(ClusterEvent("ready", child.plan.node_id, child.pid))
+
+    def _make_server_probe(self, plan: ProcessPlan) -> ssl.SSLContext | None:
+        """How ZooKeeper is asked for its health, where it has an identity."""
+        if self._identities is None or plan.role != "zookeeper" or plan.data_dir is None:
+            return None
+        return make_probe_context(plan.data_dir)
 
     async def _wait_ready(self, children: Sequence[Child], deadline: float) -> None:
         while late := [child for child in children if not child.is_ready]:
@@ -444,25 +458,17 @@ class Supervisor:
             self._on_event(ClusterEvent("fault", detail=f"cluster.json is out of date: {error}"))
 
 
-async def _is_ready(plan: ProcessPlan, client: RestClient | None) -> bool:
+async def _is_ready(
+    plan: ProcessPlan, client: RestClient | None, context: ssl.SSLContext | None
+) -> bool:
     if client is None:
-        return await is_serving(plan.ports.data)
+        return await is_serving(plan.ports.data, context)
     try:
         async with asyncio.timeout(_PROBE_TIMEOUT_S):
             await client.get_json("/readyz")
     except (DuramenError, PeerError, TimeoutError):
         return False
     return True
-
-
-async def _ask_uuid(zookeeper: str) -> str | None:
-    """The cluster's uuid; None: ZooKeeper knows none yet."""
-    store = ZooKeeperStore(zookeeper)
-    try:
-        await wait_session(store)
-        return await find_cluster(store, Paths(CLUSTER_NAME))
-    finally:
-        await store.close()
 
 
 def _log_end(child: Child) -> str:

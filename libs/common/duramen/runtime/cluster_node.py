@@ -15,12 +15,14 @@ import logging
 from typing import Final
 from uuid import uuid4
 
+from duramen.runtime.identity.names import IdentityError
 from duramen.runtime.role import StartRefusedError
 from duramen.runtime.stores.metadata_store import (
     Conflict,
     ConflictKind,
     MetadataStore,
     OutcomeUnknown,
+    Rejected,
     Unavailable,
 )
 from duramen.wire.metadata_json import MetadataJsonError, Paths, encode_node, read_node
@@ -42,10 +44,16 @@ _RETRY_S: Final = 0.3
 
 
 async def wait_session(store: MetadataStore) -> None:
-    """Start the store; waits for ZooKeeper, and for its name in DNS, as long as it takes."""
+    """Start the store; waits for ZooKeeper, and for its name in DNS, as long as it takes.
+
+    Raises:
+        StartRefusedError: it will never let this process in, as it has an identity or has none.
+    """
     while True:
         try:
             return await store.start()
+        except (Rejected, IdentityError) as error:
+            raise StartRefusedError(str(error)) from None
         except Unavailable as error:
             _LOG.warning("waiting for ZooKeeper: %s", error)
             await asyncio.sleep(_RETRY_S)
@@ -58,16 +66,16 @@ async def wait_cluster(store: MetadataStore, paths: Paths, domain: str | None = 
         domain: of this process's identity; None: it has none.
 
     Raises:
-        StartRefusedError: the identity is of another cluster.
-        Rejected: ZooKeeper will never allow it.
+        StartRefusedError: the identity is of another cluster, or ZooKeeper allows it nothing.
         MetadataJsonError: the node is no cluster node, or of a newer format.
     """
     while True:
         await wait_session(store)
         try:
-            if domain is not None:
-                await refuse_other_cluster(store, paths, domain)
+            await refuse_other_cluster(store, paths, domain)
             return await ensure_cluster(store, paths, domain)
+        except Rejected as error:
+            raise _refuse(error, domain) from None
         except (Unavailable, OutcomeUnknown) as error:
             _LOG.warning("waiting for ZooKeeper: %s", error)
             await asyncio.sleep(_RETRY_S)
@@ -77,20 +85,20 @@ async def wait_own_cluster(store: MetadataStore, paths: Paths, domain: str | Non
     """Start the store, and see that what it holds is the cluster of this process's identity.
 
     Raises:
-        StartRefusedError, MetadataJsonError: it is another one.
+        StartRefusedError, MetadataJsonError: it is another one, or is not to be read.
     """
     while True:
         await wait_session(store)
         try:
-            if domain is not None:
-                await refuse_other_cluster(store, paths, domain)
-            return
+            return await refuse_other_cluster(store, paths, domain)
+        except Rejected as error:
+            raise _refuse(error, domain) from None
         except Unavailable as error:
             _LOG.warning("waiting for ZooKeeper: %s", error)
             await asyncio.sleep(_RETRY_S)
 
 
-async def refuse_other_cluster(store: MetadataStore, paths: Paths, domain: str) -> None:
+async def refuse_other_cluster(store: MetadataStore, paths: Paths, domain: str | None) -> None:
     """See that an identity is of the cluster that is there; one that is not there is anybody's.
 
     Raises:
@@ -98,7 +106,7 @@ async def refuse_other_cluster(store: MetadataStore, paths: Paths, domain: str) 
         Unavailable, MetadataJsonError: as `ensure_cluster`.
     """
     uuid = await find_cluster(store, paths)
-    if uuid not in (None, domain):
+    if domain is not None and uuid not in (None, domain):
         raise StartRefusedError(
             f"the identity is of the cluster {domain}, and ZooKeeper holds {uuid} under this name: "
             "check --tls-dir, --cluster and --zookeeper"
@@ -136,6 +144,18 @@ async def find_cluster(store: MetadataStore, paths: Paths) -> str | None:
     await store.sync(paths.cluster)
     found = await store.get(paths.cluster)
     return None if found is None else _read_uuid(found.data)
+
+
+def _refuse(error: Rejected, domain: str | None) -> StartRefusedError:
+    if domain is None:
+        return StartRefusedError(
+            "this process has no identity, and the nodes of the cluster are for those who have "
+            f"one: start it with --security on --tls-dir DIR ({error})"
+        )
+    return StartRefusedError(
+        f"ZooKeeper does not allow it: a cluster with identities is founded by an operator, with "
+        f"`duramen access apply` ({error})"
+    )
 
 
 def _read_uuid(data: bytes) -> str:

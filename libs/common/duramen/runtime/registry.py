@@ -27,6 +27,7 @@ from duramen.runtime.stores.metadata_store import (
     Conflict,
     MetadataError,
     MetadataStore,
+    Rejected,
     SessionState,
     Stored,
     Watch,
@@ -36,6 +37,8 @@ from duramen.wire.nodes.formats import FORMATS, PROCESS_FORMATS, understands
 
 _LOG = logging.getLogger(__name__)
 _RETRY_S: Final = 0.3
+_UNREAD_LOOK_S: Final = 30.0
+"""No watch tells that a node may be read again."""
 _NAMED_MAX: Final = 5
 
 T = TypeVar("T")
@@ -115,7 +118,12 @@ async def refuse_unspoken(store: MetadataStore, paths: Paths, field: str) -> Non
     older: list[str] = []
     for parent in parents:
         for name in await store.children(parent) or ():
-            found = await store.get(f"{parent}/{name}")
+            try:
+                found = await store.get(f"{parent}/{name}")
+            except Rejected as error:
+                # Whoever lives can be read: what it says of itself nobody hears in any case.
+                _LOG.warning("%s/%s is passed over: %s", parent, name, error)
+                continue
             if found is not None and not understands(read_node(found.data), (kind,)):
                 older.append(name)
     if older:
@@ -214,6 +222,9 @@ class Follower:
 class Roster:
     """The live nodes under a parent: name → fields, kept current by watches.
 
+    A node that is not understood, or that may not be read, is passed over: it keeps no other from
+    being known.
+
     Args:
         learn: who calls these nodes has to know who they are; told before `on_change`.
     """
@@ -233,6 +244,8 @@ class Roster:
         self._on_change = on_change
         self._learn = learn
         self._is_known = False
+        self._unread: frozenset[str] = frozenset()
+        self._later: asyncio.TimerHandle | None = None
         self._follower = Follower(store, f"roster of {parent}", self._look)
 
     async def start(self) -> None:
@@ -241,12 +254,20 @@ class Roster:
 
     async def stop(self) -> None:
         """Stop following."""
+        if self._later is not None:
+            self._later.cancel()
         await self._follower.stop()
 
     async def _look(self) -> None:
-        nodes, made = {}, {}
+        nodes, made, unread = {}, {}, set()
         for name in await self._follower.children(self._parent) or ():
-            found = await self._follower.get(f"{self._parent}/{name}")
+            try:
+                found = await self._follower.get(f"{self._parent}/{name}")
+            except Rejected as error:
+                unread.add(name)
+                if name not in self._unread:
+                    _LOG.warning("%s/%s is passed over: %s", self._parent, name, error)
+                continue
             if found is None:
                 continue
             try:
@@ -254,6 +275,7 @@ class Roster:
                 made[name] = found.made
             except MetadataJsonError as error:
                 _LOG.warning("%s/%s is passed over: %s", self._parent, name, error)
+        self._look_later(frozenset(unread))
         is_news = (nodes, made) != (self.nodes, self.made) or not self._is_known
         self.nodes, self.made, self._is_known = nodes, made, True
         if self._learn is not None:
@@ -261,3 +283,12 @@ class Roster:
             self._learn({name: nodes[name] for name in sorted(nodes, key=made.__getitem__)})
         if is_news and self._on_change is not None:
             self._on_change()
+
+    def _look_later(self, unread: frozenset[str]) -> None:
+        self._unread = unread
+        if self._later is not None:
+            self._later.cancel()
+        self._later = None
+        if unread:
+            loop = asyncio.get_running_loop()
+            self._later = loop.call_later(_UNREAD_LOOK_S, self._follower.look_again)

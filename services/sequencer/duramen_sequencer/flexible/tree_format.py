@@ -22,7 +22,12 @@ from duramen.runtime.cluster_node import (
     FORMAT_FLEXIBLE,
     FORMAT_METADATA_LOGS,
 )
-from duramen.runtime.stores.metadata_store import Conflict, MetadataStore, OutcomeUnknown
+from duramen.runtime.stores.metadata_store import (
+    Conflict,
+    MetadataStore,
+    OutcomeUnknown,
+    Rejected,
+)
 from duramen.units import agree
 from duramen.wire.metadata_json import MetadataJsonError, Paths, encode_node, read_node
 from duramen.wire.nodes.formats import understands
@@ -144,16 +149,15 @@ class TreeFormat:
             raise DuramenError("placement_impossible", detail, field=field)
 
     async def _read_all(self, parent: str) -> dict[str, dict[str, Any]]:
-        """Name → fields; a node that is not understood says nothing."""
+        """Name → fields; a node that is not understood, or may not be read, says nothing."""
         await self._store.sync(parent)
         found: dict[str, dict[str, Any]] = {}
         for name in await self._store.children(parent) or ():
-            stored = await self._store.get(f"{parent}/{name}")
-            if stored is None:
-                continue
             try:
-                found[name] = read_node(stored.data)
-            except MetadataJsonError:
+                stored = await self._store.get(f"{parent}/{name}")
+                if stored is not None:
+                    found[name] = read_node(stored.data)
+            except (MetadataJsonError, Rejected):
                 found[name] = {}
         return found
 

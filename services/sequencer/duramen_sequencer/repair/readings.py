@@ -12,8 +12,9 @@ docs/protocol/metadata-logs.md "Attacks", docs/protocol/repair.md, R4.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from duramen.core.flexible.segment import AnySegment
 from duramen.core.log_node import LogNode
@@ -34,7 +35,7 @@ from duramen.ids import (
 from duramen.limits import AUDIT_CONCURRENCY
 from duramen.runtime.sequencer.log_driver import now_us
 from duramen.runtime.sequencer.metadata_link import MetadataLink
-from duramen.runtime.stores.metadata_store import Watch
+from duramen.runtime.stores.metadata_store import Rejected, Stored, Watch
 from duramen.wire.metadata_json import (
     MetadataJsonError,
     read_any_segment,
@@ -43,6 +44,8 @@ from duramen.wire.metadata_json import (
     read_node,
 )
 from duramen_sequencer.life.workers import for_each
+
+_LOG: Final = logging.getLogger(__name__)
 
 
 class UnreadError(Exception):
@@ -116,12 +119,12 @@ class Readings:
         names = set(await self._store.children(self._paths.bookies) or ())
         registered, available = [], {}
         for name in sorted(names):
-            stored = await self._store.get(self._paths.bookie(name))
+            stored = await self._get(self._paths.bookie(name))
             if stored is None:
                 continue
             try:
                 registered.append(_read_state(name, stored.data))
-                present = await self._store.get(f"{self._paths.available}/{name}")
+                present = await self._find_registration(name)
                 if present is not None:
                     available[name] = read_node(present.data)
             except MetadataJsonError as error:
@@ -139,10 +142,31 @@ class Readings:
         self.doubts.observe(view.bookies.values())
         return view
 
+    async def _get(self, path: str) -> Stored | None:
+        """A node; one that may not be read is no reason to try again at once.
+
+        Raises:
+            MetadataError, UnreadError: it is not known.
+        """
+        try:
+            return await self._store.get(path)
+        except Rejected as error:
+            raise UnreadError(
+                f"{path} may not be read ({error}): `duramen access apply` mends its rights"
+            ) from error
+
+    async def _find_registration(self, name: str) -> Stored | None:
+        """None also where somebody else is in its place: a bookie's own node can be read."""
+        try:
+            return await self._store.get(f"{self._paths.available}/{name}")
+        except Rejected as error:
+            _LOG.warning("the registration of bookie %s is passed over: %s", name, error)
+            return None
+
     async def _read_children(self, parent: str) -> dict[str, dict[str, Any]]:
         nodes = {}
         for name in await self._store.children(parent) or ():
-            stored = await self._store.get(f"{parent}/{name}")
+            stored = await self._get(f"{parent}/{name}")
             if stored is not None:
                 try:
                     nodes[name] = read_node(stored.data)
@@ -287,7 +311,7 @@ class Readings:
                     note = OwedNote(f"{parent}/{name}", stored.version, ranges, fields)
                     owed[read_member(name)] = note
             path = self._paths.queued(ledger_id)
-            stored = await self._store.get(path)
+            stored = await self._get(path)
             queued = None
             if stored is not None:
                 queued = QueueNote(path, stored.version, read_node(stored.data))

@@ -20,7 +20,7 @@ from duramen.errors import DuramenError
 from duramen.runtime.http_client import PeerError
 from duramen.runtime.public.cluster_answers import BookieJournalAnswer, JournalsAnswer
 from duramen.runtime.rights.route_verbs import needs
-from duramen.runtime.stores.metadata_store import MetadataError, MetadataStore
+from duramen.runtime.stores.metadata_store import MetadataError, MetadataStore, Rejected
 from duramen.wire.metadata_json import MetadataJsonError, Paths, read_node
 
 _ANSWER_S: Final = 2.0
@@ -61,7 +61,11 @@ class JournalCalls:
         """Bookie → admin URL, by id; a node that cannot be read is as silent as its bookie."""
         urls = {}
         for name in sorted(await self._store.children(self._parent) or ()):
-            node = await self._store.get(f"{self._parent}/{name}")
+            try:
+                node = await self._store.get(f"{self._parent}/{name}")
+            except Rejected:
+                urls[name] = ""
+                continue
             if node is None:
                 continue  # It went between the two reads.
             try:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 from cyclopts import App, Parameter
 
 from duramen.cli.arguments import DataOption, JsonOption
-from duramen.cli.cluster.verify import ClusterOption, ZooKeeperOption, find_cluster
+from duramen.cli.cluster.reach import ClusterOption, ZooKeeperOption, find_cluster, reach
 from duramen.cli.command import (
     DATA_DEFAULT,
     ExitCode,
@@ -28,8 +28,6 @@ from duramen.cli.command import (
     run_async,
     say,
 )
-from duramen.cli.shell.waiting import report_waiting
-from duramen.errors import DuramenError
 from duramen.runtime import cluster_node
 from duramen.runtime.identity.names import (
     IdentityError,
@@ -39,10 +37,8 @@ from duramen.runtime.identity.names import (
     make_domain,
     make_identity,
 )
-from duramen.runtime.stores.metadata_store import MetadataError
-from duramen.runtime.stores.zookeeper_store import ZooKeeperStore
 from duramen.units import agree
-from duramen.wire.metadata_json import MetadataJsonError, Paths
+from duramen.wire.metadata_json import Paths
 
 if TYPE_CHECKING:
     from duramen.runtime.identity.authority import KeptAuthority
@@ -376,15 +372,9 @@ def _sort_places(called: tuple[str, ...]) -> Places:
 
 
 async def _ask_uuid(hosts: str, cluster: str) -> str:
-    store = ZooKeeperStore(hosts)
-    try:
-        async with report_waiting(f"ZooKeeper at {hosts}", say):
-            await store.start()
+    """A ZooKeeper that asks for an identity has a CA already, which knows its cluster."""
+    async with reach(hosts, None) as (store, _):
         uuid = await cluster_node.find_cluster(store, Paths(cluster))
-    except (MetadataError, MetadataJsonError) as error:
-        raise DuramenError("metadata_unavailable", f"ZooKeeper at {hosts}: {error}") from error
-    finally:
-        await store.close()
     if uuid is None:
         raise UsageError(f"ZooKeeper knows no cluster {cluster!r} yet: give --uuid")
     return uuid

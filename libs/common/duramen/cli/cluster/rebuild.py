@@ -8,13 +8,21 @@ Called by `cli.main`. Source: docs/cli.md, docs/protocol/metadata-logs.md "When 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from random import SystemRandom
 from typing import Annotated, Any, Final
 
 from cyclopts import Parameter
 
 from duramen.cli.arguments import DataOption, JsonOption
-from duramen.cli.cluster.verify import ClusterOption, ZooKeeperOption, find_cluster
+from duramen.cli.cluster.reach import (
+    ClusterOption,
+    IdentityOption,
+    ZooKeeperOption,
+    find_cluster,
+    find_identity,
+    reach,
+)
 from duramen.cli.command import (
     DATA_DEFAULT,
     ExitCode,
@@ -22,21 +30,18 @@ from duramen.cli.command import (
     parse_argument,
     print_json,
     run_async,
-    say,
 )
-from duramen.cli.shell.waiting import report_waiting
 from duramen.client.listing_check import ListingCheck
 from duramen.core.reading.replica_order import Place
-from duramen.errors import DuramenError
 from duramen.ids import LAST_LOG_ID, LogId
+from duramen.runtime.http_client import PeerClient
+from duramen.runtime.identity.names import Role
 from duramen.runtime.metadata_log.records import MetadataRecords
 from duramen.runtime.reading.bookies import Bookies, RangeFetcher
 from duramen.runtime.reading.cache import EntryCache
-from duramen.runtime.stores.metadata_store import MetadataError
-from duramen.runtime.stores.zookeeper_store import ZooKeeperStore
 from duramen.texts import parse_log
 from duramen.units import MIB, agree
-from duramen.wire.metadata_json import MetadataJsonError, Paths
+from duramen.wire.metadata_json import Paths
 
 _CACHE_BYTES: Final = 1 * MIB
 """Every entry is read once: there is nothing to keep."""
@@ -49,6 +54,7 @@ def rebuild(
     log_id: Annotated[int | None, Parameter(help="of a log whose name's node is lost")] = None,
     zookeeper: ZooKeeperOption = None,
     cluster: ClusterOption = None,
+    identity: IdentityOption = None,
     data: DataOption = DATA_DEFAULT,
     json: JsonOption = False,
 ) -> int:
@@ -66,7 +72,8 @@ def rebuild(
         raise UsageError(f"--log-id: 1 to {LAST_LOG_ID} is expected")
     name = None if log is None else parse_argument(parse_log, log)
     hosts, root = find_cluster(zookeeper, cluster, data)
-    found = run_async(_rebuild(hosts, root, name, log_id))
+    shown = find_identity(identity, zookeeper, data)
+    found = run_async(_rebuild(hosts, root, shown, name, log_id))
     if json:
         print_json(found)
     else:
@@ -75,26 +82,28 @@ def rebuild(
 
 
 async def _rebuild(
-    hosts: str, cluster: str, name: tuple[str, str] | None, log_id: int | None
+    hosts: str,
+    cluster: str,
+    identity: Path | None,
+    name: tuple[str, str] | None,
+    log_id: int | None,
 ) -> dict[str, Any]:
-    store, paths = ZooKeeperStore(hosts), Paths(cluster)
-    bookies = Bookies(store, paths.available, Place("", ""), SystemRandom())
-    fetcher = RangeFetcher(bookies, EntryCache(_CACHE_BYTES))
-    try:
-        async with report_waiting(f"ZooKeeper at {hosts}", say):
-            await store.start()
-        await bookies.start()
-        check = ListingCheck(store, paths, MetadataRecords(store, paths, fetcher.fetch_run))
-        wanted = LogId(log_id or 0) if name is None else await check.find_log(*name)
-        return (await check.check(wanted)).to_json()
-    except MetadataError as error:
-        raise DuramenError("metadata_unavailable", f"ZooKeeper at {hosts}: {error}") from error
-    except MetadataJsonError as error:
-        raise DuramenError("internal", f"a node cannot be read: {error}") from error
-    finally:
-        await fetcher.stop()
-        await bookies.stop()
-        await store.close()
+    paths = Paths(cluster)
+    async with reach(hosts, identity) as (store, security):
+        learn = None if security is None else security.peers.learn_role(Role.BOOKIE)
+        bookies = Bookies(
+            store, paths.available, Place("", ""), SystemRandom(),
+            client=PeerClient(security), learn=learn,
+        )  # fmt: skip
+        fetcher = RangeFetcher(bookies, EntryCache(_CACHE_BYTES))
+        try:
+            await bookies.start()
+            check = ListingCheck(store, paths, MetadataRecords(store, paths, fetcher.fetch_run))
+            wanted = LogId(log_id or 0) if name is None else await check.find_log(*name)
+            return (await check.check(wanted)).to_json()
+        finally:
+            await fetcher.stop()
+            await bookies.stop()
 
 
 def _show(what: str, found: Mapping[str, Any]) -> None:

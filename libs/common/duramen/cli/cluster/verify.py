@@ -4,7 +4,7 @@ Needs ZooKeeper and the bookies' data ports, so it runs inside the cluster's net
 changed. Where they are stands in the cluster.json of a `duramen run`, or in `--zookeeper` and
 `--cluster`.
 
-Called by `cli.main`; `rebuild` finds a cluster by it. Source: docs/cli.md, docs/protocol/repair.md.
+Called by `cli.main`. Source: docs/cli.md, docs/protocol/repair.md.
 """
 
 from __future__ import annotations
@@ -13,39 +13,25 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Final
-
-from cyclopts import Parameter
+from typing import Any, Final
 
 from duramen.cli.arguments import DataOption, JsonOption, LogText
-from duramen.cli.command import (
-    DATA_DEFAULT,
-    ExitCode,
-    UsageError,
-    parse_argument,
-    print_json,
-    run_async,
-    say,
+from duramen.cli.cluster.reach import (
+    ClusterOption,
+    IdentityOption,
+    ZooKeeperOption,
+    find_cluster,
+    find_identity,
+    reach,
 )
-from duramen.cli.shell.waiting import report_waiting
+from duramen.cli.command import DATA_DEFAULT, ExitCode, parse_argument, print_json, run_async
 from duramen.client.bookie_client import BookieClient
 from duramen.client.log_verifier import LogVerifier, OnProgress
-from duramen.cluster.cluster_file import read_document
-from duramen.errors import DuramenError
-from duramen.runtime.stores.metadata_store import MetadataError
-from duramen.runtime.stores.zookeeper_store import ZooKeeperStore
 from duramen.texts import parse_log
 from duramen.units import agree
-from duramen.wire.metadata_json import MetadataJsonError, Paths
+from duramen.wire.metadata_json import Paths
 
 _SHOWN_RANGE_COUNT: Final = 20
-
-ZooKeeperOption = Annotated[
-    str | None, Parameter(help="host:port of ZooKeeper, with commas (else cluster.json)")
-]
-ClusterOption = Annotated[
-    str | None, Parameter(help="the cluster's name in ZooKeeper (else cluster.json)")
-]
 
 
 def verify(
@@ -54,6 +40,7 @@ def verify(
     *,
     zookeeper: ZooKeeperOption = None,
     cluster: ClusterOption = None,
+    identity: IdentityOption = None,
     data: DataOption = DATA_DEFAULT,
     json: JsonOption = False,
 ) -> int:
@@ -67,10 +54,11 @@ def verify(
 
     Exit codes: 0 every copy is there and whole; 1 something is not, or failed; 2 usage.
     """
-    namespace, name = parse_argument(parse_log, log)
+    wanted = parse_argument(parse_log, log)
     hosts, root = find_cluster(zookeeper, cluster, data)
+    shown = find_identity(identity, zookeeper, data)
     with _progress(is_shown=not json and sys.stderr.isatty()) as on_progress:
-        found = run_async(_verify(hosts, root, namespace, name, on_progress))
+        found = run_async(_verify(hosts, root, shown, wanted, on_progress))
     if json:
         print_json({"log": log, **found})
     else:
@@ -78,35 +66,22 @@ def verify(
     return ExitCode.OK if found["ok"] else ExitCode.FAILED
 
 
-def find_cluster(zookeeper: str | None, cluster: str | None, data: Path) -> tuple[str, str]:
-    """Where ZooKeeper is, and the cluster's name in it."""
-    if zookeeper is not None and cluster is None:
-        raise UsageError("--zookeeper needs --cluster: the cluster's name in it")
-    if zookeeper is not None and cluster is not None:
-        return zookeeper, cluster
-    document = read_document(data.absolute())
-    return str(document.get("zookeeper")), cluster or str(document.get("cluster"))
-
-
 async def _verify(
-    hosts: str, cluster: str, namespace: str, name: str, on_progress: OnProgress
+    hosts: str,
+    cluster: str,
+    identity: Path | None,
+    log: tuple[str, str],
+    on_progress: OnProgress,
 ) -> dict[str, Any]:
-    store = ZooKeeperStore(hosts)
-    client = BookieClient()
-    try:
-        async with report_waiting(f"ZooKeeper at {hosts}", say):
-            await store.start()
-        verifier = LogVerifier(store, Paths(cluster), client)
-        log_id = await verifier.find_log(namespace, name)
-        report = await verifier.verify(log_id, on_progress)
-        return {"log_id": str(log_id), **report.to_json()}
-    except MetadataError as error:
-        raise DuramenError("metadata_unavailable", f"ZooKeeper at {hosts}: {error}") from error
-    except MetadataJsonError as error:
-        raise DuramenError("internal", f"a node cannot be read: {error}") from error
-    finally:
-        await client.close()
-        await store.close()
+    async with reach(hosts, identity) as (store, security):
+        client = BookieClient(security)
+        try:
+            verifier = LogVerifier(store, Paths(cluster), client, security)
+            log_id = await verifier.find_log(*log)
+            report = await verifier.verify(log_id, on_progress)
+            return {"log_id": str(log_id), **report.to_json()}
+        finally:
+            await client.close()
 
 
 @contextmanager

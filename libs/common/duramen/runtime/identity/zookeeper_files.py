@@ -4,7 +4,8 @@ Java wants key and certificate in one file, and reads files late: so it gets pri
 was judged. Two small classes of ours say whom the server lets in; they travel as a jar,
 made of libs/zookeeper-access. What needs X.509 is loaded when there is an identity.
 
-Called by `duramen.runtime.embedded_zookeeper`.
+Called by `duramen.runtime.embedded_zookeeper`, and by `duramen.cluster.local_identities`, which
+hands on what is renewed.
 Source: docs/protocol/metadata-access.md "The server".
 """
 

@@ -44,6 +44,7 @@ _OWNERS: Final = {
     "writeproxies": Role.WRITEPROXY,
     "readproxies": Role.READPROXY,
 }
+_OF_PROCESSES: Final = ("available", "sequencers", "writeproxies", "readproxies")
 # Rights at their children, of whole roles.
 _CHILDREN: Final[dict[str, tuple[tuple[Role, int], ...]]] = {
     "bookies": ((Role.SEQUENCER, WRITE),),
@@ -63,6 +64,16 @@ class NodeRight(NamedTuple):
 def find_rights(path: str, domain: str) -> tuple[NodeRight, ...]:
     """The rights of a node in the tree of a cluster of this trust domain; never none, in order."""
     return _format(_find(path), domain)
+
+
+def is_of_process(path: str) -> bool:
+    """Whether a node says that a process is there, and so lives no longer than its session."""
+    parts = [part for part in path.split("/") if part]
+    if parts[:1] != ["duramen"]:
+        return False
+    parent, _, name = "/".join(parts[_TREE_DEPTH:]).rpartition("/")
+    is_owner = parent.startswith("logs/") and name == "owner"
+    return is_owner or parent in _OF_PROCESSES or (not parent and name == "auditor")
 
 
 def _find(path: str) -> tuple[tuple[Role | tuple[Role, str] | None, int], ...]:

@@ -1,25 +1,29 @@
 """The rights of a whole tree: what has to be there first, and a walk over every node.
 
 Idempotent: what is right is not written, and each node is done for itself. A walk from `/` covers
-what ZooKeeper made itself, and everything else that it keeps.
+what ZooKeeper made itself, and everything else that it keeps. `/` itself is done last, so its
+rights say whether a walk ever came to its end.
 
-Called by `duramen access`. Source: docs/protocol/metadata-access.md "Founding, and a tree that is
-there".
+Called by `duramen access` and by `cluster.local_identities`.
+Source: docs/protocol/metadata-access.md "Founding, and a tree that is there".
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from typing import Final, NamedTuple
 
 from duramen.runtime.cluster_node import FORMAT_AT_FIRST, find_cluster
-from duramen.runtime.stores.access import NodeRight, find_rights
+from duramen.runtime.stores.access import NodeRight, find_rights, is_of_process
 from duramen.runtime.stores.metadata_store import Conflict, ConflictKind
 from duramen.runtime.stores.zookeeper_store import ZooKeeperStore
 from duramen.wire.metadata_json import Paths, encode_node
 
+_LOG: Final = logging.getLogger(__name__)
 _AT_ONCE_COUNT: Final = 64
+_TOP: Final = "/"
 
 
 class WrongClusterError(Exception):
@@ -27,10 +31,12 @@ class WrongClusterError(Exception):
 
 
 class Strayed(NamedTuple):
-    """A node whose rights are not those of its path."""
+    """A node whose rights are not those of its path, or that outlives the process it is of."""
 
     path: str
     found: tuple[NodeRight, ...]
+    is_stale: bool = False
+    """A process makes such a node for as long as it lives, and nobody who is honest keeps one."""
 
 
 async def found_tree(store: ZooKeeperStore, paths: Paths, domain: str) -> None:
@@ -56,17 +62,27 @@ async def found_tree(store: ZooKeeperStore, paths: Paths, domain: str) -> None:
         await _make(store, path, b"")
 
 
+async def is_guarded(store: ZooKeeperStore, domain: str) -> bool:
+    """Whether a walk has mended a whole tree before; one read.
+
+    Raises:
+        MetadataError: it is not known.
+    """
+    found = await store.get_rights(_TOP)
+    return found is not None and set(found) == set(find_rights(_TOP, domain))
+
+
 async def walk_rights(
     store: ZooKeeperStore, domain: str, *, is_mending: bool
 ) -> AsyncIterator[Strayed]:
-    """Each node whose rights are not those of its path, from `/` on; mended, if asked for.
+    """Each node that is not as its path says, from `/` on; mended or removed, if asked for.
 
     A node that is made or removed meanwhile may be missed: who makes one gives it its rights.
 
     Raises:
         MetadataError: the rest was not looked at.
     """
-    waiting = ["/"]
+    top, waiting = await _look(store, _TOP, domain, is_mending=False)
     while waiting:
         batch, waiting = waiting[:_AT_ONCE_COUNT], waiting[_AT_ONCE_COUNT:]
         looks = [_look(store, path, domain, is_mending=is_mending) for path in batch]
@@ -74,11 +90,20 @@ async def walk_rights(
             waiting += below
             if strayed is not None:
                 yield strayed
+    if top is not None:
+        if is_mending:
+            await store.set_rights(_TOP, find_rights(_TOP, domain))
+        yield top
 
 
 async def _look(
     store: ZooKeeperStore, path: str, domain: str, *, is_mending: bool
 ) -> tuple[Strayed | None, list[str]]:
+    if is_of_process(path) and await _is_lasting(store, path):
+        rights = await store.get_rights(path) or ()
+        if is_mending:
+            await _remove(store, path)
+        return Strayed(path, rights, is_stale=True), []
     found, wanted = await store.get_rights(path), find_rights(path, domain)
     names = await store.children(path)
     if found is None or names is None:
@@ -89,6 +114,26 @@ async def _look(
     if is_mending:
         await store.set_rights(path, wanted)
     return Strayed(path, found), below
+
+
+async def _is_lasting(store: ZooKeeperStore, path: str) -> bool:
+    """Whether no session keeps it; of a container, too, clients are told none."""
+    found = await store.get(path)
+    return found is not None and found.ephemeral_session == 0
+
+
+async def _remove(store: ZooKeeperStore, path: str) -> None:
+    """With what lies below it: its maker may have allowed himself to make that."""
+    for name in await store.children(path) or ():
+        await _remove(store, f"{path}/{name}")
+    found = await store.get(path)
+    if found is None:
+        return
+    try:
+        await store.delete(path, version=found.version)
+    except Conflict as conflict:
+        # Its maker changes it meanwhile: it is named, and the next walk finds it again.
+        _LOG.warning("%s stays for now: %s", path, conflict)
 
 
 async def _make(store: ZooKeeperStore, path: str, data: bytes) -> None:

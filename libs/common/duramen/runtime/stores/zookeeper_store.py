@@ -194,6 +194,8 @@ class ZooKeeperStore:
 
         Raises:
             Unavailable: as there.
+            Rejected: what listens speaks TLS to a store without an identity, or the other way
+                round.
             IdentityError: it has a folder for its identity, and none that is valid lies there.
         """
         if self._is_closed:
@@ -207,6 +209,8 @@ class ZooKeeperStore:
             async with asyncio.timeout(self._call_timeout_s):
                 await self._is_connected.wait()
         except TimeoutError as error:
+            if (misfit := await self._find_misfit()) is not None:
+                raise Rejected(misfit) from None
             why = f": {self._secure.refusal}" if self._secure and self._secure.refusal else ""
             raise Unavailable(f"no session with {self._hosts}{why}") from error
 
@@ -226,6 +230,12 @@ class ZooKeeperStore:
         with suppress(TimeoutError):  # the session then ends by its own time-out
             async with asyncio.timeout(self._call_timeout_s):
                 await done.wait()
+
+    async def _find_misfit(self) -> str | None:
+        # Loaded when something is wrong, and not before.
+        from duramen.runtime.stores.misfits import find_misfit  # noqa: PLC0415
+
+        return await find_misfit(self._hosts, has_identity=self._secure is not None)
 
     def _open_client(self) -> None:
         """Makes a kazoo client and lets it connect; only quick calls, its threads do the rest."""
