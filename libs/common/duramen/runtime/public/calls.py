@@ -75,6 +75,20 @@ class CallFate(enum.Enum):
     """It may have taken effect, and a repetition may do it twice."""
 
 
+class On(enum.Enum):
+    """On what, and so when, a call is judged."""
+
+    PATH = "path"
+    """What the path names: the log, else the namespace, else the cluster; before all else."""
+
+    SHOWN = "what it shows"
+    """A list: each name that it would show."""
+
+    CALL = "what it says"
+    """The target stands in the query or the body: the call itself judges, once it has read it. The
+    port sees only that the caller is known."""
+
+
 class Given(NamedTuple):
     """A successful answer: what it says, and the model of each form that it may have."""
 
@@ -93,8 +107,7 @@ class PublicCall(NamedTuple):
     path: str
     side: Side
     verb: Verb
-    """What the caller must be allowed to do, to the log of the path, else to its namespace, else to
-    the cluster; of a list, to anything that it shows."""
+    """What the caller must be allowed to do; to what, `judged` says."""
 
     summary: str
     description: str
@@ -106,6 +119,7 @@ class PublicCall(NamedTuple):
 
     needs_body: bool = False
     fate: CallFate = CallFate.NOTHING
+    judged: On = On.PATH
 
 
 _ANYWHERE: Final = (
@@ -279,7 +293,7 @@ CALLS: Final = (
     PublicCall(
         "listLogs", "GET", LOGS_PATH, Side.WRITE, Verb.LIST,
         "List a namespace's logs", "Sorted by name.",
-        _given(200, "a page", LogsAnswer), _OF_NAMESPACE, _PAGE,
+        _given(200, "a page", LogsAnswer), _OF_NAMESPACE, _PAGE, judged=On.SHOWN,
     ),
     PublicCall(
         "ensureNamespace", "PUT", NAMESPACE_PATH, Side.WRITE, Verb.CREATE,
@@ -312,7 +326,7 @@ CALLS: Final = (
     PublicCall(
         "listNamespaces", "GET", NAMESPACES_PATH, Side.WRITE, Verb.LIST,
         "List the namespaces", "Sorted by name.",
-        _given(200, "a page", NamespacesAnswer), _ANYWHERE, _PAGE,
+        _given(200, "a page", NamespacesAnswer), _ANYWHERE, _PAGE, judged=On.SHOWN,
     ),
 )  # fmt: skip
 """The append first: routes are looked at in this order where a call is forwarded."""
