@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
-from duramen.core.rights.grants import is_token_id
+from duramen.core.rights.grants import check_token_id
 from duramen.errors import DuramenError
 from duramen.runtime.credentials.access_tokens.issuing import AskedToken, TokenIssuer
 from duramen.runtime.credentials.access_tokens.token_stock import TokenStock
@@ -110,10 +110,7 @@ def _take(request: Mapping[str, Any], field: str, read: Callable[[Any], T]) -> T
 
 
 def _check_id(value: object) -> str:
-    text = check_text(value)
-    if not is_token_id(text):
-        raise ValueError("no id of a token")
-    return text
+    return check_token_id(check_text(value))
 
 
 def _check_limit(value: object) -> int:

@@ -156,6 +156,17 @@ def is_token_id(text: str) -> bool:
     return _TOKEN.fullmatch(text) is not None
 
 
+def check_token_id(text: str) -> str:
+    """The id itself, if it may be an access token's.
+
+    Raises:
+        DuramenError: `invalid_argument`, field `id`.
+    """
+    if not is_token_id(text):
+        raise _refuse("id", f"{text[:80]!r} is no token's id: 16 letters a to z and digits 2 to 7")
+    return text
+
+
 def is_account_name(text: str) -> bool:
     """Whether this may be Kubernetes' `namespace/name` of a service account."""
     return _ACCOUNT.fullmatch(text) is not None

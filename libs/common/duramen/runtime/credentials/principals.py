@@ -4,7 +4,8 @@ One text for each principal: a kind, and behind the first colon a name. What som
 (a subject, a group) comes last in it, and is compared as it is, so that no two credentials meet in
 one text by folding or decoding. What a principal may do is no matter of this folder.
 
-Called by whoever judges a credential. Source: docs/protocol/credentials.md "Who it is".
+Called by whoever judges a credential, and where a proxy tells a sequencer who asks.
+Source: docs/protocol/credentials.md "Who it is".
 """
 
 from __future__ import annotations

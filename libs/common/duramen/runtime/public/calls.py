@@ -17,12 +17,16 @@ from typing import Final, NamedTuple
 
 from duramen.core.rights.verbs import Verb
 from duramen.runtime.public.answers import (
+    AccessTokenMadeAnswer,
+    AccessTokenRevokedAnswer,
+    AccessTokensAnswer,
     Answer,
     AppendedAnswer,
     DeletedAnswer,
     EndedAnswer,
     EpochsAnswer,
     FencedAnswer,
+    GrantsAnswer,
     LogAnswer,
     LogChangedAnswer,
     LogMadeAnswer,
@@ -44,6 +48,9 @@ NAMESPACE_PATH: Final = "/v1/namespaces/{namespace}"
 LOGS_PATH: Final = "/v1/namespaces/{namespace}/logs"
 LOG_PATH: Final = "/v1/namespaces/{namespace}/logs/{log}"
 RECORDS_PATH: Final = f"{LOG_PATH}/records"
+GRANTS_PATH: Final = "/v1/grants"
+TOKENS_PATH: Final = "/v1/access-tokens"
+TOKEN_PATH: Final = "/v1/access-tokens/{id}"
 
 JSON: Final = "application/json"
 NDJSON: Final = "application/x-ndjson"
@@ -133,6 +140,7 @@ _OF_CHANGE: Final = (
     *_OF_LOG, "log_held", "log_unavailable", "batch_too_large", "unsupported_media",
 )  # fmt: skip
 _OF_CONFIG: Final = ("unsupported_media", "batch_too_large", "log_unavailable")
+_OF_RIGHTS: Final = (*_ANYWHERE, "log_unavailable")
 _PAGE: Final = ("prefix", "start_after", "limit")
 
 
@@ -327,6 +335,42 @@ CALLS: Final = (
         "listNamespaces", "GET", NAMESPACES_PATH, Side.WRITE, Verb.LIST,
         "List the namespaces", "Sorted by name.",
         _given(200, "a page", NamespacesAnswer), _ANYWHERE, _PAGE, judged=On.SHOWN,
+    ),
+    PublicCall(
+        "getGrants", "GET", GRANTS_PATH, Side.WRITE, Verb.GRANT,
+        "The grants within a scope", "With the version that a change of them names.",
+        _given(200, "the grants", GrantsAnswer), _OF_RIGHTS, ("scope",), judged=On.CALL,
+    ),
+    PublicCall(
+        "replaceGrants", "PUT", GRANTS_PATH, Side.WRITE, Verb.GRANT,
+        "Have these grants within a scope, and no others",
+        "As a whole or not at all. Whoever has every verb of a role, and `grant`, on all of a "
+        "scope gives that role there.",
+        _given(200, "the grants as they are now", GrantsAnswer),
+        (*_OF_RIGHTS, *_OF_CONFIG, "config_conflict"),
+        ("scope", "version"), {JSON: "WantedGrants"}, needs_body=True, fate=CallFate.REPEATABLE,
+        judged=On.CALL,
+    ),
+    PublicCall(
+        "makeAccessToken", "POST", TOKENS_PATH, Side.WRITE, Verb.GRANT,
+        "Make an access token",
+        "It may do no more than its maker, and ends with its maker's credential unless that one "
+        "has `grant` on each of its targets.",
+        _given(201, "the token, which is shown here alone", AccessTokenMadeAnswer),
+        (*_OF_RIGHTS, *_OF_CONFIG),
+        body={JSON: "NewAccessToken"}, needs_body=True, fate=CallFate.REPEATABLE, judged=On.CALL,
+    ),
+    PublicCall(
+        "listAccessTokens", "GET", TOKENS_PATH, Side.WRITE, Verb.GRANT,
+        "List the access tokens that the caller made or grants on", "Sorted by id.",
+        _given(200, "a page", AccessTokensAnswer), _OF_RIGHTS, ("start_after", "limit"),
+        judged=On.CALL,
+    ),
+    PublicCall(
+        "revokeAccessToken", "DELETE", TOKEN_PATH, Side.WRITE, Verb.GRANT,
+        "Revoke an access token", "`changed` is false if there was none.",
+        _given(200, "there is none", AccessTokenRevokedAnswer), (*_OF_RIGHTS, *_OF_CONFIG),
+        body={JSON: "Nothing"}, fate=CallFate.REPEATABLE, judged=On.CALL,
     ),
 )  # fmt: skip
 """The append first: routes are looked at in this order where a call is forwarded."""

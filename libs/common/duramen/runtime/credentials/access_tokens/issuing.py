@@ -105,7 +105,7 @@ class TokenIssuer:
                 many; `metadata_unavailable`: it may be there or not, the same may be asked again.
             MetadataError: as the latter.
         """
-        _check(asked)
+        check_life_s(asked.life_s)
         path = self._paths.access_token(asked.token_id)
         for _ in range(_TRIES):
             judged = await self._judge(caller, now_s)
@@ -232,13 +232,19 @@ async def remove_token(store: MetadataStore, path: str) -> None:
             raise
 
 
-def _check(asked: AskedToken) -> None:
-    if not LIFE_S_MIN <= asked.life_s <= LIFE_S_MAX:
+def check_life_s(life_s: int) -> int:
+    """How long a token is to live, 60 s to 366 days.
+
+    Raises:
+        DuramenError: `invalid_argument`, field `expires`.
+    """
+    if not LIFE_S_MIN <= life_s <= LIFE_S_MAX:
         raise DuramenError(
             "invalid_argument",
             f"expires: give a time from {LIFE_S_MIN} s to {LIFE_S_MAX // 86_400} days",
             field="expires",
         )
+    return life_s
 
 
 def _recognise(made: AccessToken, asked: AskedToken, caller: Bearer) -> AccessToken:
