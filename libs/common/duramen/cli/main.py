@@ -35,6 +35,8 @@ from duramen.cli.programs.archive import archive_app
 from duramen.cli.programs.bench import bench_app
 from duramen.cli.programs.run import run
 from duramen.cli.read import read, tail
+from duramen.cli.rights.grants import grant_app
+from duramen.cli.rights.tokens import token_app
 from duramen.cli.shell.completion import make_completion
 from duramen.cli.shell.frame import run_app
 from duramen.cli.shell.help import PLAIN, unfold_help
@@ -69,6 +71,8 @@ for repair_command in (repair_app, drain, rebalance, disruption, accept_loss):
     app.command(repair_command)
 for live_command in (top, sql, apply, make_completion(app)):
     app.command(live_command)
+for rights_command in (grant_app, token_app):
+    app.command(rights_command)
 app.command(ca_app)
 app.command(access_app)
 app.command(archive_app)

@@ -163,7 +163,8 @@ def check_token_id(text: str) -> str:
         DuramenError: `invalid_argument`, field `id`.
     """
     if not is_token_id(text):
-        raise _refuse("id", f"{text[:80]!r} is no token's id: 16 letters a to z and digits 2 to 7")
+        # Who gives a whole token in its place finds no secret in a log.
+        raise _refuse("id", f"{text[:16]!r}… is no token's id: 16 letters a to z, digits 2 to 7")
     return text
 
 
