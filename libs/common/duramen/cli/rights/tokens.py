@@ -8,7 +8,6 @@ Called by `cli.main`. Source: docs/cli.md, docs/protocol/credentials.md "API tok
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -25,6 +24,7 @@ from duramen.cli.command import (
     show_rows,
 )
 from duramen.cli.logs import call_proxy
+from duramen.cli.rights.token_files import open_token_file
 from duramen.client.rest_client import RestClient
 from duramen.core.rights.grants import check_token_id
 from duramen.core.rights.token_scopes import TokenScope, parse_token_scope
@@ -65,27 +65,16 @@ def create(
         "expires": expires,
         "note": note,
     }
-    # Before the token is made: else there would be one that nobody has.
-    file = None if out is None else os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
+    if out is None:
         made = call_proxy(target, lambda client: client.post_json(_PATH, asked))
-        text = str(made["token"])
-        if file is not None:
-            os.write(file, f"{text}\n".encode())
-            os.fsync(file)
-    except BaseException:
-        if out is not None:
-            out.unlink(missing_ok=True)
-        raise
-    finally:
-        if file is not None:
-            os.close(file)
-    if out is not None:
-        made = {name: value for name, value in made.items() if name != "token"}
+    else:
+        with open_token_file(out) as write:
+            made = call_proxy(target, lambda client: client.post_json(_PATH, asked))
+            write(made.pop("token"))
     if json:
         print_json(made)
     elif out is None:
-        print(text)
+        print(made["token"])
     say(f"{made['prefix']}: ends {made['ends']}" + ("" if out is None else f", in {out}"))
     return ExitCode.OK
 
