@@ -18,8 +18,11 @@ import httpx
 import uvloop
 
 from duramen.core.rights.grants import parse_principal
-from duramen.runtime.credentials.access_tokens.issuing import TokenIssuer
+from duramen.core.rights.token_scopes import parse_token_scope
+from duramen.runtime.credentials.access_tokens.issuing import AskedToken, TokenIssuer
+from duramen.runtime.credentials.access_tokens.token_stock import TokenStock
 from duramen.runtime.credentials.access_tokens.token_table import TokenTable
+from duramen.runtime.credentials.access_tokens.token_text import make_token
 from duramen.runtime.credentials.principals import Bearer
 from duramen.runtime.identity.callers import OwnHeaders
 from duramen.runtime.identity.folder import HeldIdentity, read_folder
@@ -29,7 +32,6 @@ from duramen.runtime.role import ServiceOptions
 from duramen.runtime.security.process_security import ProcessSecurity
 from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
 from duramen.wire.metadata_json import Paths, encode_node
-from duramen.wire.nodes.access_tokens import Scope
 from duramen.wire.nodes.grants import GrantsNode, encode_grants
 from duramen_writeproxy.service import WriteProxy
 from tests.component import readproxy_world
@@ -71,7 +73,7 @@ class Callers:
         self._held: dict[tuple[str, str], HeldIdentity] = {}
         self._store = MemoryStore(tree)
         self._table = TokenTable(self._store, PATHS)
-        self._tokens = TokenIssuer(self._store, PATHS, self._table)
+        self._tokens = TokenIssuer(self._store, PATHS, TokenStock(self._store, PATHS))
 
     async def start(self) -> None:
         await self._store.start()
@@ -92,14 +94,16 @@ class Callers:
 
     async def make_token(self, *scopes: str, life_s: int = 3_600) -> tuple[str, str]:
         """Text and id of an API token: `append,list shop/ord*`."""
-        wanted = [Scope(frozenset(verbs.split(",")), on) for verbs, on in map(str.split, scopes)]
-        made, _ = await self._tokens.issue(
-            ROOT, wanted, wanted, life_s=life_s, note="", now_s=int(time.time())
+        wanted = tuple(
+            parse_token_scope(verbs.split(","), on) for verbs, on in map(str.split, scopes)
         )
+        made = make_token()
+        asked = AskedToken(made.token_id, made.hash, wanted, life_s, "")
+        await self._tokens.issue(ROOT, asked, int(time.time()))
         return made.text, made.token_id
 
     async def revoke(self, token_id: str) -> None:
-        await self._tokens.revoke(token_id)
+        await self._tokens.revoke(ROOT, token_id, int(time.time()))
 
     def identify(
         self,

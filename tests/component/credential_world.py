@@ -12,15 +12,19 @@ from typing import Any, Final
 
 import orjson
 
-from duramen.runtime.credentials.access_tokens.issuing import TokenIssuer
+from duramen.core.rights.token_scopes import TokenScope, parse_token_scope
+from duramen.runtime.credentials.access_tokens.issuing import AskedToken, TokenIssuer
+from duramen.runtime.credentials.access_tokens.token_stock import TokenStock
 from duramen.runtime.credentials.access_tokens.token_table import TokenTable
+from duramen.runtime.credentials.access_tokens.token_text import make_token
 from duramen.runtime.credentials.clients import ClientCredentials
 from duramen.runtime.credentials.issuers import read_issuers
 from duramen.runtime.credentials.principals import Bearer, name_user
 from duramen.runtime.credentials.web_bearers import WebBearers
 from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
 from duramen.wire.metadata_json import Paths
-from duramen.wire.nodes.access_tokens import Scope
+from duramen.wire.nodes.grants import GrantsNode, encode_grants
+from tests.unit.grants import given
 from tests.unit.web_token_forge import (
     AUDIENCE,
     CORP_SET,
@@ -35,9 +39,15 @@ from tests.unit.web_token_forge import (
 )
 
 PATHS: Final = Paths("c1")
-EVERYTHING: Final = (Scope(frozenset({"append", "read", "grant"}), "*"),)
-READING: Final = (Scope(frozenset({"read"}), "events"),)
 ALICE: Final = Bearer(name_user("corp", "alice"), NOW_S + 3_600)
+"""Owner of everything, unless a test says otherwise."""
+
+
+def scope(target: str, *verbs: str) -> TokenScope:
+    return parse_token_scope(verbs, target)
+
+
+READING: Final = (scope("events", "read"),)
 
 
 def write_issuers(folder: Path, rows: list[Mapping[str, Any]]) -> Path:
@@ -72,7 +82,10 @@ class CredentialWorld:
         self.tree = tree
         self.store = MemoryStore(tree)
         self.table = TokenTable(self.store, PATHS)
-        self.issuer = TokenIssuer(self.store, PATHS, self.table)
+        self.issuer = TokenIssuer(self.store, PATHS, TokenStock(self.store, PATHS))
+        tree.now_unix_ms = lambda: self.store_s * 1_000
+        self.store_s = NOW_S
+        """What ZooKeeper's clock says."""
         self.web = WebBearers(read_issuers(write_issuers(folder, list_rows(folder))))
         self.credentials = ClientCredentials(self.table, self.web)
 
@@ -84,10 +97,19 @@ class CredentialWorld:
 
     async def issue(self, issuer: Bearer = ALICE, **more: Any) -> tuple[str, str]:
         """The text and id of a new token."""
-        asked: dict[str, Any] = {"life_s": 3_600, "note": "for a test", "now_s": NOW_S} | more
-        held, scopes = asked.pop("held", EVERYTHING), asked.pop("scopes", READING)
-        made, _ = await self.issuer.issue(issuer, held, scopes, **asked)
+        told: dict[str, Any] = {"scopes": READING, "life_s": 3_600, "note": "for a test"} | more
+        now_s, made = told.pop("now_s", NOW_S), make_token()
+        await self.issuer.issue(issuer, AskedToken(made.token_id, made.hash, **told), now_s)
         return made.text, made.token_id
+
+    async def grant(self, *lines: str) -> None:
+        """Have these grants and no others: `user:corp/alice owner *`."""
+        data = encode_grants(GrantsNode(tuple(given(line) for line in lines)))
+        found = await self.store.get(PATHS.grants)
+        if found is None:
+            await self.store.create(PATHS.grants, data, make_parents=True)
+        else:
+            await self.store.set(PATHS.grants, data, version=found.version)
 
     def knows(self, token_id: str) -> bool:
         return any(one.token_id == token_id for one in self.table.list_tokens())
@@ -99,6 +121,7 @@ def play(folder: Path, scenario: Callable[[CredentialWorld], Awaitable[None]]) -
     async def main() -> None:
         world = CredentialWorld(folder, MemoryTree())
         await world.store.start()
+        await world.grant("user:corp/alice owner *")
         await world.table.start()
         await world.web.start()
         try:

@@ -509,14 +509,16 @@ def test_a_call_is_forwarded_once() -> None:
     play(scenario)
 
 
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("GET", "/v1/namespaces/a/logs/{}/records"), ("DELETE", "/v1/access-tokens/{}")],
+)
 @pytest.mark.parametrize("name", ["%2e%2e", "..", "a%2Fb", "%00", "b%3Fx", "l%23"])
-def test_no_name_makes_another_call_of_it(name: str) -> None:
+def test_no_name_makes_another_call_of_it(name: str, method: str, path: str) -> None:
     async def scenario(world: World) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", world.server.port)
-        path = f"/v1/namespaces/a/logs/{name}/records"
-        writer.write(
-            f"GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n".encode()
-        )
+        first = f"{method} {path.format(name)} HTTP/1.1"
+        writer.write(f"{first}\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n".encode())
         answer = await reader.read()
         assert answer.startswith((b"HTTP/1.1 400", b"HTTP/1.1 404")), answer
         assert world.called() == []

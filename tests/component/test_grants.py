@@ -8,19 +8,23 @@ processes".
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Awaitable, Callable
 
 import pytest
 
-from duramen.core.rights.grants import GrantScope, parse_scope
-from duramen.core.rights.judgement import GrantTable
+from duramen.core.rights.grants import GrantScope, Principal, parse_scope
+from duramen.core.rights.judgement import GrantTable, Rights
+from duramen.core.rights.token_scopes import parse_token_scope
 from duramen.core.rights.verbs import Verb
 from duramen.errors import DuramenError
 from duramen.limits import GRANTS_AGE_MAX_US
+from duramen.runtime.credentials.principals import Bearer
 from duramen.runtime.rights import grant_changes
 from duramen.runtime.rights.grant_cache import GrantCache
-from duramen.runtime.rights.grant_changes import GrantChanges, SeenGrants
+from duramen.runtime.rights.grant_changes import GrantChanges, SeenGrants, StrangeRows
 from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree, WriteFate
+from duramen.runtime.stores.metadata_store import Rejected, Unavailable
 from duramen.units import SECOND
 from duramen.wire.metadata_json import Paths
 from duramen.wire.nodes.grants import GrantsNode, encode_grants, read_grants
@@ -34,6 +38,9 @@ EVERYTHING = GrantScope()
 SHOP = parse_scope("shop")
 STRANGE = {"who": "user:corp/ann", "role": "reader", "scope": "shop", "by": "user:corp/bob",
            "given_unix_ms": 7, "only_from": "10.0.0.0/8"}  # fmt: skip
+
+
+BY_OPERATOR = Bearer(OPERATOR, 9)
 
 
 class World:
@@ -62,9 +69,20 @@ class World:
         found = self.tree.get(PATHS.grants)
         return GrantsNode() if found is None else read_grants(found.data)
 
-    async def replace(self, *lines: str, version: int, scope: GrantScope = SHOP) -> SeenGrants:
+    async def replace(
+        self,
+        *lines: str,
+        version: int,
+        scope: GrantScope = SHOP,
+        caller: Bearer = BY_OPERATOR,
+        nonce: str | None = None,
+        strange: StrangeRows | None = None,
+    ) -> SeenGrants:
         wanted = [grant(line) for line in lines]
-        return await self.changes.replace_within(scope, wanted, (OPERATOR,), version=version)
+        return await self.changes.replace_within(
+            scope, wanted, caller,
+            version=version, nonce=nonce or secrets.token_hex(12), strange=strange,
+        )  # fmt: skip
 
 
 def run(scenario: Callable[[World], Awaitable[None]]) -> None:
@@ -198,23 +216,109 @@ def test_a_row_that_is_not_understood_is_counted_and_gives_nothing() -> None:
     run(scenario)
 
 
+def test_what_needs_no_grant_is_judged_while_grants_are_unknown() -> None:
+    async def scenario(world: World) -> None:
+        reading = (parse_token_scope(["read"], "shop"),)
+
+        def see(*principals: Principal) -> Rights:
+            return world.cache.rights_of(*principals, scopes=reading)
+
+        async def check() -> None:
+            assert see(OPERATOR).judge(Verb.GRANT) and see(OPERATOR).holds(list(Verb), EVERYTHING)
+            assert see(ANN).judge(Verb.READ, "shop", "orders") and see(ANN).reaches(
+                Verb.READ, "shop"
+            )
+            unknown: list[Callable[[], bool]] = [
+                lambda: see(ANN).judge(Verb.APPEND, "shop", "orders"),
+                lambda: see(ANN).reaches(Verb.LIST, "shop"),
+                lambda: see(ANN).holds((Verb.READ, Verb.LIST), SHOP),
+                lambda: world.cache.rights_of(ANN).judge(Verb.READ, "shop"),
+            ]
+            for ask in unknown:
+                with pytest.raises(DuramenError) as raised:
+                    ask()
+                assert raised.value.code == "metadata_unavailable"
+
+        await check()
+        await world.write(b"broken")
+        await world.cache.start()
+        await check()
+        await world.give()
+        await wait_for(lambda: not world.cache.statistics()["is_refused"])
+        assert not see(ANN).judge(Verb.APPEND, "shop", "orders"), "now it is known"
+        assert see(ANN).judge(Verb.READ, "shop", "orders"), "scopes come on top"
+        assert not world.cache.rights_of(ANN).judge(Verb.READ, "shop"), "and are nobody else's"
+        world.store.disconnect()
+        await pass_time(GRANTS_AGE_MAX_US + SECOND)
+        await check()
+
+    run(scenario)
+
+
+def test_a_look_that_fails_while_the_session_lasts_makes_the_table_old(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(world: World) -> None:
+        await world.give("ann reader shop")
+        await world.cache.start()
+
+        async def fail(*_: object) -> None:
+            raise Unavailable("no answer")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(world.store, "get", fail)
+            await world.give("ann producer shop")
+            await wait_for(lambda: world.cache.statistics()["old_s"] is not None)
+            assert world.may_read()
+            await pass_time(GRANTS_AGE_MAX_US + SECOND)
+            with pytest.raises(DuramenError, match="older than 1h"):
+                world.cache.get_table()
+        await wait_for(lambda: world.cache.statistics()["old_s"] is None)
+        assert not world.may_read()
+
+    run(scenario)
+
+
+def test_a_start_goes_on_where_the_node_may_not_be_read_and_looks_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(world: World) -> None:
+        await world.give("ann reader shop")
+
+        async def forbid(*_: object) -> None:
+            raise Rejected("no access")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(world.store, "get", forbid)
+            await world.cache.start()
+            await pass_time(60 * SECOND)
+            with pytest.raises(DuramenError, match="grants: no access") as raised:
+                world.cache.get_table()
+            assert raised.value.code == "metadata_unavailable"
+        await wait_for(lambda: world.cache.statistics()["grants"] == 1)
+        assert world.may_read()
+
+    run(scenario)
+
+
 # --- Changes -------------------------------------------------------------------------------------
 
 
 def test_the_first_change_makes_the_node_and_the_next_one_names_its_version() -> None:
     async def scenario(world: World) -> None:
-        assert await world.changes.list_within(EVERYTHING, (OPERATOR,)) == SeenGrants(0, ())
+        assert await world.changes.list_within(EVERYTHING, BY_OPERATOR) == SeenGrants(0, ())
         made = await world.replace("ann owner shop", version=0)
         assert made.version == 1
         assert made.grants == world.stored().grants
         (only,) = made.grants
         assert (only.grant, only.by) == (grant("ann owner shop"), OPERATOR)
-        wanted = [grant("ann owner shop"), grant("bob reader shop/a*")]
-        team = (BOB, ANN)
-        changed = await world.changes.replace_within(SHOP, wanted, team, version=1)
+        team = Bearer(BOB, 9, (ANN,))
+        changed = await world.replace(
+            "ann owner shop", "bob reader shop/a*", version=1, caller=team
+        )
         assert changed.version == 2
         assert [given.by for given in changed.grants] == [OPERATOR, BOB]
-        listed = await world.changes.list_within(parse_scope("shop/a*"), (ANN,))
+        listed = await world.changes.list_within(parse_scope("shop/a*"), Bearer(ANN, 9))
         assert listed == SeenGrants(2, changed.grants[1:])
         await world.cache.start()
         assert world.cache.get_table().rights_of(BOB).judge(Verb.READ, "shop", "ab")
@@ -273,14 +377,14 @@ def test_the_caller_is_judged_by_the_node_and_not_by_what_the_process_remembers(
         await world.give("group:corp/team owner shop")
         table: GrantTable = world.cache.get_table()
         assert table.rights_of(ANN).judge(Verb.GRANT, "shop"), "the process is behind"
-        wanted = [grant("ann owner shop")]
         with pytest.raises(DuramenError) as raised:
-            await world.changes.replace_within(SHOP, wanted, (ANN,), version=2)
+            await world.replace("ann owner shop", version=2, caller=Bearer(ANN, 9))
         assert raised.value.code == "forbidden"
         with pytest.raises(DuramenError) as raised:
-            await world.changes.list_within(SHOP, (ANN,))
+            await world.changes.list_within(SHOP, Bearer(ANN, 9))
         assert raised.value.code == "forbidden"
-        seen = await world.changes.replace_within(SHOP, wanted, (ANN, TEAM), version=2)
+        team = Bearer(ANN, 9, (TEAM,))
+        seen = await world.replace("ann owner shop", version=2, caller=team)
         assert [each.by for each in seen.grants] == [ANN]
 
     run(scenario)
@@ -317,12 +421,61 @@ def test_a_change_that_may_still_come_is_said_to_be_uncertain(fate: WriteFate) -
     run(scenario)
 
 
-def test_rows_that_are_not_understood_outlive_a_change() -> None:
+def test_rows_that_are_not_understood_outlive_a_change_that_does_not_name_them() -> None:
     async def scenario(world: World) -> None:
         await world.write(encode_grants(GrantsNode((), "", (STRANGE,), {"later": 1})))
         await world.replace("bob reader shop", version=1)
+        await world.replace("bob reader shop", "bob producer shop", version=2, scope=EVERYTHING)
         assert world.stored().not_understood == (STRANGE,)
         assert world.stored().extra == {"later": 1}
+
+    run(scenario)
+
+
+def test_rows_that_are_not_understood_are_seen_and_removed_by_who_grants_everywhere() -> None:
+    async def scenario(world: World) -> None:
+        second = {**STRANGE, "scope": "shop2"}
+        everywhere = Bearer(BOB, 9)
+        strange = (STRANGE, second)
+        granted = (given("bob owner *"), given("ann owner shop"))
+        await world.write(encode_grants(GrantsNode(granted, "", strange)))
+        seen = await world.changes.list_within(EVERYTHING, everywhere)
+        assert seen.not_understood == strange
+        assert (await world.changes.list_within(SHOP, Bearer(ANN, 9))).not_understood == ()
+        lines = ("bob owner *", "ann owner shop")
+        for scope, caller, wrong in (
+            (EVERYTHING, everywhere, [{**STRANGE, "role": "owner"}]),
+            (SHOP, everywhere, []),
+            (SHOP, Bearer(ANN, 9), [STRANGE]),
+        ):
+            given_lines = lines if scope == EVERYTHING else lines[1:]
+            with pytest.raises(DuramenError) as raised:
+                await world.replace(
+                    *given_lines, version=1, scope=scope, caller=caller, strange=wrong
+                )
+            assert code_of(raised) == ("invalid_argument", "not_understood")
+        left = await world.replace(
+            *lines, version=1, scope=EVERYTHING, caller=everywhere, strange=[second]
+        )
+        assert (left.version, left.not_understood) == (2, (second,))
+        assert world.stored().not_understood == (second,)
+        again = await world.replace(
+            *lines, version=2, scope=EVERYTHING, caller=everywhere, strange=[second]
+        )
+        assert again == left, "the same again changes nothing"
+
+    run(scenario)
+
+
+def test_a_try_whose_answer_was_lost_is_known_by_the_next_one() -> None:
+    async def scenario(world: World) -> None:
+        await world.give("ann owner shop")
+        owner = Bearer(ANN, 9)
+        first = await world.replace("bob owner shop", version=1, caller=owner, nonce="n1")
+        assert await world.replace("bob owner shop", version=1, caller=owner, nonce="n1") == first
+        with pytest.raises(DuramenError) as raised:
+            await world.replace("ann owner shop", version=1, caller=owner, nonce="n2")
+        assert raised.value.code == "forbidden", "it gave its own right away"
 
     run(scenario)
 
@@ -340,15 +493,37 @@ def test_what_is_too_long_is_refused_and_may_shrink(monkeypatch: pytest.MonkeyPa
     run(scenario)
 
 
-def test_a_broken_node_and_an_absent_zookeeper_are_told_apart() -> None:
+def test_a_broken_node_is_replaced_by_an_operator_alone_and_by_its_version() -> None:
     async def scenario(world: World) -> None:
         await world.write(b"broken")
-        with pytest.raises(DuramenError, match="the grants are to be mended") as raised:
-            await world.replace(version=1)
-        assert raised.value.code == "internal"
+        everywhere = Bearer(ANN, 9, scopes=(parse_token_scope(["grant", "read"], "*"),))
+        for scope, caller in ((EVERYTHING, everywhere), (SHOP, BY_OPERATOR), (SHOP, everywhere)):
+            with pytest.raises(DuramenError, match="an operator's identity has to") as raised:
+                await world.changes.list_within(scope, caller)
+            assert raised.value.code == "metadata_unavailable"
+            with pytest.raises(DuramenError, match="an operator's identity has to"):
+                await world.replace("bob owner shop", version=1, scope=scope, caller=caller)
+        seen = await world.changes.list_within(EVERYTHING, BY_OPERATOR)
+        assert (seen.version, seen.grants, seen.unreadable) == (1, (), "the node is no JSON")
+        with pytest.raises(DuramenError) as raised:
+            await world.replace("bob owner shop", version=2, scope=EVERYTHING)
+        assert raised.value.code == "config_conflict"
+        for version in (1, 2):
+            made = await world.replace("bob owner shop", version=version, scope=EVERYTHING)
+            assert (made.version, made.unreadable) == (2, None)
+        assert [each.grant for each in world.stored().grants] == [grant("bob owner shop")]
+        await world.write(b"broken")
+        emptied = await world.replace(version=3, scope=EVERYTHING)
+        assert (emptied.version, world.stored().grants) == (4, ())
+
+    run(scenario)
+
+
+def test_an_absent_zookeeper_is_told() -> None:
+    async def scenario(world: World) -> None:
         world.store.disconnect()
         with pytest.raises(DuramenError, match="ZooKeeper") as raised:
-            await world.changes.list_within(SHOP, (OPERATOR,))
+            await world.changes.list_within(SHOP, BY_OPERATOR)
         assert raised.value.code == "metadata_unavailable"
 
     run(scenario)

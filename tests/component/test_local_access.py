@@ -67,8 +67,8 @@ def test_the_token_does_everything_and_is_believed(tmp_path: Path) -> None:
         await table.start()
         assert str(table.find(text, NOW_S).principal) == f"token:{take_token_apart(text).token_id}"
         (token,) = table.list_tokens()
-        assert [(one.target, one.verbs) for one in token.scopes] == [("*", frozenset(Verb))]
-        assert (token.issued_by, token.expires_s) == ("service:operator/operator", NOW_S + LIFE_S)
+        assert [(str(one.on), one.verbs) for one in token.scopes] == [("*", frozenset(Verb))]
+        assert (str(token.issued_by), token.expires_s) == ("service:operator/local", NOW_S + LIFE_S)
         await table.stop()
         source = find_local_credential(tmp_path).token
         assert source is not None and await source.read() == text
@@ -142,7 +142,7 @@ def test_the_nodes_name_says_nothing_of_the_text(tmp_path: Path) -> None:
         shown = take_token_apart(read_text(tmp_path))
         found = await store.get(PATHS.access_token(shown.token_id))
         assert found is not None and shown.text.rpartition("_")[2].encode() not in found.data
-        assert read_access_token(found.data).secret_hash == shown.hash
+        assert read_access_token(found.data, shown.token_id).secret_hash == shown.hash
 
     run(main)
 

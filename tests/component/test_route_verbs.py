@@ -21,7 +21,7 @@ from duramen.core.rights.judgement import GrantTable
 from duramen.core.rights.verbs import GrantedRole, Verb
 from duramen.runtime import service as frame
 from duramen.runtime.admin import make_admin_app
-from duramen.runtime.public.calls import CALLS, LOG_PATH, NAMESPACE_PATH, PublicCall
+from duramen.runtime.public.calls import CALLS, LOG_PATH, NAMESPACE_PATH, On, PublicCall
 from duramen.runtime.public.openapi import make_document
 from duramen.runtime.public.serving import complete_app
 from duramen.runtime.rest import add_route, make_public_app
@@ -36,9 +36,6 @@ from tests.unit.document_sections import check_section
 
 ANN = parse_principal("user:corp/ann")
 ROLES = ("bookie", "sequencer", "writeproxy", "readproxy")
-LISTS = ("listLogs", "listNamespaces")
-"""They show what the caller may list, and nothing else."""
-
 Routes = dict[tuple[str, str], Verb | None]
 
 
@@ -80,7 +77,9 @@ def admin_routes() -> dict[str, Routes]:
 
 
 def target_of(call: PublicCall) -> GrantScope:
-    """What the path of a call of `shop/orders` names."""
+    """What the path of a call of `shop/orders` names, or else what the call says."""
+    if call.judged is On.CALL:
+        return GrantScope("shop")
     if call.path.startswith(LOG_PATH):
         return GrantScope("shop", "orders")
     return GrantScope("shop" if call.path.startswith(NAMESPACE_PATH) else None)
@@ -117,7 +116,7 @@ def test_each_role_may_make_those_calls_that_are_its_verbs_where_it_was_granted(
 
 
 def test_a_list_shows_what_the_caller_may_list_and_is_refused_where_that_is_nothing() -> None:
-    (verb,) = {call.verb for call in CALLS if call.name in LISTS}
+    (verb,) = {call.verb for call in CALLS if call.judged is On.SHOWN}
     names = {"shop": ("ord", "orders", "other"), "shop2": ("ord",)}
     shown = {
         "*": names, "shop": {"shop": names["shop"]}, "shop/ord*": {"shop": ("ord", "orders")},
@@ -162,12 +161,13 @@ def test_only_probes_are_of_anybody_and_what_changes_is_no_observation(
 
 def test_every_verb_but_those_of_no_call_is_some_calls(admin_routes: dict[str, Routes]) -> None:
     used = {call.verb for call in CALLS} | {verb for _, verb in walk(admin_routes)}
-    assert set(Verb) - used == {Verb.GRANT, Verb.ARCHIVE}, "of these the page says where they are"
+    assert set(Verb) - used == {Verb.ARCHIVE}, "of this the page says where it is"
 
 
 def test_a_change_is_never_the_verb_of_a_reader() -> None:
     for call in CALLS:
-        assert (call.method == "GET") == (call.verb in GrantedRole.READER.verbs), call.name
+        is_reading = call.method == "GET" and call.verb is not Verb.GRANT
+        assert is_reading == (call.verb in GrantedRole.READER.verbs), call.name
 
 
 def test_documents_tell_the_verb_of_each_call() -> None:
@@ -294,7 +294,7 @@ def format_calls() -> Iterator[str]:
     yield "| call | verb | on |\n|---|---|---|\n"
     for call in CALLS:
         on = {2: "log", 1: "namespace", 0: "cluster"}[call.path.count("{")]
-        on = "what it shows" if call.name in LISTS else on
+        on = on if call.judged is On.PATH else call.judged.value
         yield f"| `{call.method} {call.path}` | `{call.verb}` | {on} |\n"
 
 

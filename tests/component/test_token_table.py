@@ -1,4 +1,4 @@
-"""API tokens in a cluster: issued, followed by watch, revoked, and what counts without ZooKeeper.
+"""API tokens as a process knows them: followed by watch, and what counts while looks fail.
 
 On the in-memory store, whose watches are held to the port's contract (`tests/contract`).
 Source: docs/protocol/credentials.md "API tokens".
@@ -11,20 +11,19 @@ from typing import Any
 
 import pytest
 
-from duramen.errors import DuramenError
-from duramen.runtime.credentials.access_tokens.issuing import LIFE_S_MAX, TokenIssuer
-from duramen.runtime.credentials.access_tokens.token_table import AWAY_S_MAX, TokenTable
+from duramen.limits import GRANTS_AGE_MAX_US
+from duramen.runtime.credentials.access_tokens.token_table import TokenTable
 from duramen.runtime.credentials.access_tokens.token_text import make_token
-from duramen.runtime.credentials.principals import CredentialRefusedError
-from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree, WriteFate
-from duramen.runtime.stores.metadata_store import OutcomeUnknown
+from duramen.runtime.credentials.principals import CredentialRefusedError, NothingKnownError
+from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
+from duramen.runtime.stores.metadata_store import Rejected, Unavailable
 from duramen.wire.metadata_json import encode_node, read_node
-from duramen.wire.nodes.access_tokens import Scope, read_access_token
+from duramen.wire.nodes.access_tokens import read_access_token
 from tests.component.credential_world import ALICE, PATHS, READING, CredentialWorld, play
 from tests.unit.web_token_forge import NOW_S
 from tests.waiting import wait_for
 
-DAY_S = 86_400
+TABLE = "duramen.runtime.credentials.access_tokens.token_table"
 
 
 async def issue_known(world: CredentialWorld, **more: Any) -> tuple[str, str]:
@@ -52,8 +51,8 @@ def test_what_is_stored_opens_nothing(tmp_path: Path) -> None:
         assert found is not None
         assert text.encode() not in found.data
         assert text[22:].encode() not in found.data
-        token = read_access_token(found.data)
-        assert token.issued_by == "user:corp/alice"
+        token = read_access_token(found.data, token_id)
+        assert token.issued_by == ALICE.principal
         with pytest.raises(CredentialRefusedError):
             await world.judge(f"{text[:22]}{token.secret_hash.hex()[:52]}")
 
@@ -68,12 +67,13 @@ def test_a_revoked_token_is_refused_everywhere_at_the_next_look(tmp_path: Path) 
         text, token_id = await issue_known(world)
         await wait_for(lambda: len(elsewhere.list_tokens()) == 1)
         assert elsewhere.find(text, NOW_S).scopes == READING
-        assert await world.issuer.revoke(token_id)
+        assert await world.issuer.revoke(ALICE, token_id, NOW_S)
         await wait_for(lambda: not world.table.list_tokens() and not elsewhere.list_tokens())
         for find in (elsewhere.find, world.table.find):
-            with pytest.raises(CredentialRefusedError, match="not known, or revoked"):
+            with pytest.raises(CredentialRefusedError, match="not known, or revoked") as refusal:
                 find(text, NOW_S)
-        assert not await world.issuer.revoke(token_id), "it is gone"
+            assert not isinstance(refusal.value, NothingKnownError)
+        assert not await world.issuer.revoke(ALICE, token_id, NOW_S), "it is gone"
         await elsewhere.stop()
 
     play(tmp_path, scenario)
@@ -84,6 +84,7 @@ def test_another_cluster_s_token_is_a_stranger_s(tmp_path: Path) -> None:
         (tmp_path / "b").mkdir()
         other = CredentialWorld(tmp_path / "b", MemoryTree())
         await other.store.start()
+        await other.grant("user:corp/alice owner *")
         await other.table.start()
         text, _ = await issue_known(other)
         with pytest.raises(CredentialRefusedError, match="not known"):
@@ -139,18 +140,20 @@ def test_a_node_that_cannot_be_read_opens_nothing_and_is_told(tmp_path: Path, sp
 def test_of_too_many_tokens_those_with_the_highest_ids_are_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    where = "duramen.runtime.credentials.access_tokens.token_table.TOKEN_COUNT_TAKEN"
-    monkeypatch.setattr(where, 2)
+    monkeypatch.setattr(f"{TABLE}.TOKEN_COUNT_TAKEN", 2)
 
     async def scenario(world: CredentialWorld) -> None:
-        ids = sorted([(await world.issue())[1] for _ in range(4)])
+        texts = {token_id: text for text, token_id in [await world.issue() for _ in range(4)]}
+        ids = sorted(texts)
 
         def count() -> tuple[list[str], int]:
             taken = [one.token_id for one in world.table.list_tokens()]
             return taken, world.table.statistics()["api_tokens_left_out"]
 
         await wait_for(lambda: count() == (ids[:2], 2))
-        await world.issuer.revoke(ids[0])
+        with pytest.raises(NothingKnownError, match="2 of them are not read here"):
+            await world.judge(texts[ids[3]])
+        await world.issuer.revoke(ALICE, ids[0], NOW_S)
         await wait_for(lambda: count() == (ids[1:3], 1))
 
     play(tmp_path, scenario)
@@ -158,28 +161,45 @@ def test_of_too_many_tokens_those_with_the_highest_ids_are_left_out(
 
 def test_each_node_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(world: CredentialWorld) -> None:
-        read: list[str] = []
-        get = world.store.get
+        other = MemoryStore(world.tree)
+        await other.start()
+        table, read, get = TokenTable(other, PATHS), list[str](), other.get
 
         async def counted(path: str, *more: Any) -> Any:
             read.append(path)
             return await get(path, *more)
 
-        monkeypatch.setattr(world.store, "get", counted)
+        monkeypatch.setattr(other, "get", counted)
+        await table.start()
         ids = [(await issue_known(world))[1] for _ in range(8)]
+        await wait_for(lambda: len(table.list_tokens()) == len(ids))
         assert sorted(read) == sorted(map(PATHS.access_token, ids))
+        await table.stop()
 
     play(tmp_path, scenario)
 
 
-# --- Without ZooKeeper ---------------------------------------------------------------------------
+# --- What is unknown -----------------------------------------------------------------------------
+
+
+def test_nobody_is_refused_before_the_tokens_were_read(tmp_path: Path) -> None:
+    async def scenario(world: CredentialWorld) -> None:
+        text, _ = await issue_known(world)
+        table = TokenTable(world.store, PATHS)
+        for shown in (text, make_token().text):
+            with pytest.raises(NothingKnownError, match="not read yet"):
+                table.find(shown, NOW_S)
+        with pytest.raises(CredentialRefusedError, match="of another form") as refusal:
+            table.find("dur1_x", NOW_S)
+        assert not isinstance(refusal.value, NothingKnownError), "no token has that form"
+
+    play(tmp_path, scenario)
 
 
 def test_tokens_count_for_an_hour_while_zookeeper_is_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert AWAY_S_MAX == 3_600
-    where = "duramen.runtime.credentials.access_tokens.token_table.AWAY_S_MAX"
+    assert GRANTS_AGE_MAX_US == 3_600_000_000
 
     async def scenario(world: CredentialWorld) -> None:
         text, token_id = await issue_known(world)
@@ -187,11 +207,12 @@ def test_tokens_count_for_an_hour_while_zookeeper_is_away(
         await others.start()
         world.store.disconnect()
         await others.delete(PATHS.access_token(token_id), version=0)
-        await wait_for(lambda: world.table._away_since_s is not None)
+        await wait_for(lambda: world.table._old_since_s is not None)
         assert (await world.judge(text)).scopes == READING, "nobody could say that it was revoked"
-        monkeypatch.setattr(where, -1)
-        with pytest.raises(CredentialRefusedError, match="ZooKeeper has been away"):
-            await world.judge(text)
+        monkeypatch.setattr(f"{TABLE}._AGE_S_MAX", -1)
+        for shown in (text, make_token().text, text[:-2] + "aa"):
+            with pytest.raises(NothingKnownError, match="ZooKeeper cannot be reached"):
+                await world.judge(shown)
         assert str((await world.judge_web()).principal) == "user:corp/alice"
         world.store.reconnect()
         await wait_for(lambda: not world.knows(token_id))
@@ -201,130 +222,90 @@ def test_tokens_count_for_an_hour_while_zookeeper_is_away(
     play(tmp_path, scenario)
 
 
-# --- Issuing -------------------------------------------------------------------------------------
-
-
-def test_nobody_gives_more_than_he_has(tmp_path: Path) -> None:
-    async def scenario(world: CredentialWorld) -> None:
-        held = (Scope(frozenset({"read"}), "events"),)
-        for target, verb in (("events", "append"), ("other", "read"), ("*", "read")):
-            with pytest.raises(DuramenError, match=f"{verb} on") as refusal:
-                await world.issue(held=held, scopes=(Scope(frozenset({verb}), target),))
-            assert (refusal.value.code, refusal.value.field) == ("forbidden", "scopes")
-        assert await world.store.children(PATHS.access_tokens) is None
-        await world.issue(held=held, scopes=(Scope(frozenset({"read"}), "events/web-*"),))
-
-    play(tmp_path, scenario)
-
-
-@pytest.mark.parametrize(
-    ("asked", "field"),
-    [
-        ({"scopes": ()}, "scopes"),
-        ({"scopes": READING * 33}, "scopes"),
-        ({"scopes": (Scope(frozenset(), "events"),)}, "scopes"),
-        ({"scopes": (Scope(frozenset({"READ"}), "events"),)}, "scopes"),
-        ({"scopes": (Scope(frozenset({"read"}), "events/a/b"),)}, "scopes"),
-        ({"life_s": LIFE_S_MAX + 1}, "expires"),
-        ({"life_s": 59}, "expires"),
-        ({"life_s": -1}, "expires"),
-        ({"note": "a\nb"}, "note"),
-        ({"note": "a" * 401}, "note"),
-    ],
-)
-def test_a_request_of_another_form_is_refused_with_its_field(
-    tmp_path: Path, asked: dict[str, Any], field: str
+def test_a_look_that_fails_while_the_session_lasts_makes_the_table_old(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario(world: CredentialWorld) -> None:
-        with pytest.raises(DuramenError) as refusal:
-            await world.issue(**asked)
-        assert refusal.value.field == field
-
-    play(tmp_path, scenario)
-
-
-def test_what_a_token_makes_dies_with_it_and_before_it(tmp_path: Path) -> None:
-    async def scenario(world: CredentialWorld) -> None:
         text, token_id = await issue_known(world)
-        first = await world.judge(text)
-        line = [text]
-        for _ in range(3):
-            made, _ = await issue_known(
-                world, issuer=await world.judge(line[-1]), held=READING, life_s=DAY_S
-            )
-            line.append(made)
-        for made in line:
-            assert (await world.judge(made)).until_s == first.until_s, "none outlives the first"
-        ends = {one.expires_s for one in world.table.list_tokens()}
-        assert ends == {first.until_s}, "and lists say so"
-        with pytest.raises(DuramenError, match="made with too many others") as refusal:
-            await world.issue(issuer=await world.judge(line[-1]), held=READING)
-        assert refusal.value.code == "forbidden"
-        await world.issuer.revoke(token_id)
-        await wait_for(lambda: not world.knows(token_id))
-        for made in line:
-            with pytest.raises(CredentialRefusedError):
-                await world.judge(made)
+        children = world.store.children
+
+        async def fail(*_: Any) -> Any:
+            raise Unavailable("no answer")
+
+        monkeypatch.setattr(world.store, "children", fail)
+        others = MemoryStore(world.tree)
+        await others.start()
+        await others.delete(PATHS.access_token(token_id), version=0)
+        await wait_for(lambda: world.table._old_since_s is not None)
+        assert (await world.judge(text)).scopes == READING
+        monkeypatch.setattr(f"{TABLE}._AGE_S_MAX", -1)
+        with pytest.raises(NothingKnownError, match="no answer"):
+            await world.judge(text)
+        monkeypatch.setattr(world.store, "children", children)
+        await wait_for(lambda: world.table._old_since_s is None)
+        with pytest.raises(CredentialRefusedError, match="revoked"):
+            await world.judge(text)
 
     play(tmp_path, scenario)
 
 
-@pytest.mark.parametrize("token_id", ["", "../cluster", "x/y", "dur1_abcdefghijkl2345", "A" * 16])
-def test_only_an_id_is_revoked(tmp_path: Path, token_id: str) -> None:
+def forbid(monkeypatch: pytest.MonkeyPatch, store: MemoryStore, paths: set[str]) -> None:
+    """Have these nodes unreadable for one client, as ZooKeeper's access lists do."""
+    for name in ("get", "children"):
+        read = getattr(store, name)
+
+        def judge(path: str, *more: Any, read: Any = read) -> Any:
+            if path in paths:
+                raise Rejected(f"no access to {path}")
+            return read(path, *more)
+
+        monkeypatch.setattr(store, name, judge)
+
+
+def test_a_node_that_may_not_be_read_hides_no_other_and_is_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"{TABLE}._FORBIDDEN_RETRY_S", 0.01)
+
     async def scenario(world: CredentialWorld) -> None:
-        await world.store.create("/duramen/c1/cluster", b"", make_parents=True)
-        with pytest.raises(DuramenError, match="no token's id"):
-            await world.issuer.revoke(token_id)
-        assert await world.store.get("/duramen/c1/cluster") is not None
+        texts = {token_id: text for text, token_id in [await issue_known(world) for _ in range(3)]}
+        first, *others = sorted(texts)
+        store = MemoryStore(world.tree)
+        await store.start()
+        paths = {PATHS.access_token(first)}
+        forbid(monkeypatch, store, paths)
+        table = TokenTable(store, PATHS)
+        await table.start()
+        assert [table.find(texts[name], NOW_S).scopes for name in others] == [READING] * 2
+        with pytest.raises(NothingKnownError, match="1 of them are not read here"):
+            table.find(texts[first], NOW_S)
+        assert table.statistics()["api_tokens_forbidden"] == 1
+        paths.clear()
+        await wait_for(lambda: table.statistics()["api_tokens_forbidden"] == 0)
+        assert table.find(texts[first], NOW_S).scopes == READING, "it was looked for again"
+        await table.stop()
 
     play(tmp_path, scenario)
 
 
-def test_tokens_that_ended_a_day_ago_are_swept_and_no_others(tmp_path: Path) -> None:
-    async def scenario(world: CredentialWorld) -> None:
-        _, old = await issue_known(world, life_s=60)
-        _, newer = await issue_known(world, life_s=120)
-        now_s = NOW_S + DAY_S + 61
-        _, last = await issue_known(world, now_s=now_s)
-        await wait_for(lambda: not world.knows(old))
-        kept = {one.token_id for one in world.table.list_tokens()}
-        assert kept == {newer, last}
-
-    play(tmp_path, scenario)
-
-
-def test_there_is_room_for_so_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    where = "duramen.runtime.credentials.access_tokens.issuing.TOKEN_COUNT_MAX"
-    monkeypatch.setattr(where, 2)
+def test_a_start_goes_on_where_no_token_may_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"{TABLE}._FORBIDDEN_RETRY_S", 0.01)
 
     async def scenario(world: CredentialWorld) -> None:
-        await issue_known(world)
-        _, token_id = await issue_known(world)
-        with pytest.raises(DuramenError, match="revoke some"):
-            await world.issue()
-        await world.issuer.revoke(token_id)
-        await wait_for(lambda: not world.knows(token_id))
-        await issue_known(world)
-
-    play(tmp_path, scenario)
-
-
-@pytest.mark.parametrize("fate", WriteFate)
-def test_a_write_of_unknown_fate_is_read_back(tmp_path: Path, fate: WriteFate) -> None:
-    async def scenario(world: CredentialWorld) -> None:
-        await issue_known(world)
-        issuer = TokenIssuer(world.store, PATHS, world.table)
-        world.store.doom_next_write(fate)
-        try:
-            made, token = await issuer.issue(
-                ALICE, READING, READING, life_s=60, note="", now_s=NOW_S
-            )
-        except OutcomeUnknown:
-            assert fate is not WriteFate.APPLIED
-            world.store.deliver_late_writes()
-            return
-        assert fate is WriteFate.APPLIED
-        await wait_for(lambda: world.knows(token.token_id))
-        assert (await world.judge(made.text)).scopes == READING
+        text, _ = await issue_known(world)
+        store = MemoryStore(world.tree)
+        await store.start()
+        paths = {PATHS.access_tokens}
+        forbid(monkeypatch, store, paths)
+        table = TokenTable(store, PATHS)
+        await table.start()
+        with pytest.raises(NothingKnownError, match="no access"):
+            table.find(text, NOW_S)
+        paths.clear()
+        await wait_for(lambda: len(table.list_tokens()) == 1)
+        assert table.find(text, NOW_S).scopes == READING
+        await table.stop()
 
     play(tmp_path, scenario)

@@ -7,6 +7,7 @@ What only the twin can show is tested at the end; what only ZooKeeper can (a ser
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 
 import pytest
@@ -86,6 +87,22 @@ def test_a_node_says_in_which_transaction_it_was_made_and_later_ones_are_greater
                 assert found is not None
                 made.append(found.made)
             assert 0 < made[0] < made[1] < made[2], "a change of the data makes nothing"
+
+    run(scenario())
+
+
+def test_a_node_tells_when_the_store_wrote_it(open_bench: OpenBench) -> None:
+    async def scenario() -> None:
+        async with open_bench() as bench:
+            store, path = await bench.open_store(), f"{bench.root}/timed"
+            begun_ms = time.time_ns() // 1_000_000
+            await store.create(path, b"a")
+            made = await store.get(path)
+            await store.set(path, b"b", version=0)
+            changed = await store.get(path)
+            ended_ms = time.time_ns() // 1_000_000
+            assert made is not None and changed is not None
+            assert begun_ms <= made.changed_unix_ms <= changed.changed_unix_ms <= ended_ms
 
     run(scenario())
 

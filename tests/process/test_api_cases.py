@@ -38,13 +38,16 @@ EDGE_COUNT: Final = 1_000
 EXAMPLES: Final = -(-(CASE_COUNT - EDGE_COUNT) // (len(SIDES) * len(CALLS)))
 """For each call at each proxy, beside those."""
 
-REFUSED: Final = ["400", "404", "405", "409", "412", "413", "415", "416", "422"]
+NOBODY: Final = "403"
+"""Of calls about grants and access tokens, where nobody is asked who it is."""
+
+REFUSED: Final = ["400", NOBODY, "404", "405", "409", "412", "413", "415", "416", "422"]
 CHECKS: Final = {
     "not_a_server_error": {"expected-statuses": ["2xx", "3xx", "4xx"]},
     "negative_data_rejection": {"expected-statuses": REFUSED},
     # What a 400 may be about is held by `check_refusal`.
     "positive_data_acceptance": {
-        "expected-statuses": ["2xx", "304", "400", "404", "409", "412", "413", "416", "422"]
+        "expected-statuses": ["2xx", "304", "400", NOBODY, "404", "409", "412", "413", "416", "422"]
     },
 }
 BEYOND_THE_SCHEMA: Final = {

@@ -40,6 +40,8 @@ ARGUMENTS = {
     "completion": ["bash"],
     "disruption": ["b", "--kind", "restart"],
     "drain": ["b"],
+    "grant give": ["user:corp/ann", "reader", "shop"],
+    "grant take": ["user:corp/ann", "reader", "shop"],
     "hand-over": ["a/b"],
     "log reconfigure": ["a/b", "--config", "{}"],
     "log truncate": ["a/b", "--to", "head"],
@@ -53,6 +55,8 @@ ARGUMENTS = {
     "regions open": ["r"],
     "sql": ["select * from bookies"],
     "tail": ["a/b", "--timeout", "0"],
+    "token create": ["--scope", "read:shop", "--expires", "1h"],
+    "token revoke": ["a" * 16],
     "top": ["--once"],
     "weigh": ["s", "--sequencer-weight", "1"],
 }

@@ -12,6 +12,9 @@ from hypothesis import strategies as st
 from duramen.core.rights.changes import (
     GRANT_COUNT_MAX,
     NAMESPACE_GRANT_COUNT_MAX,
+    StrangeScopes,
+    is_scope_of,
+    leave_out_namespace,
     list_grants,
     order_of,
     replace_grants,
@@ -129,3 +132,34 @@ def test_a_cluster_has_so_many_grants_and_no_more() -> None:
     assert len(change(full, "*", *kept[1:], "bob reader shop")) == GRANT_COUNT_MAX
     over = [*full, given("bob reader *")]
     assert len(change(over, "*", "bob reader *", *kept[1:])) == GRANT_COUNT_MAX
+
+
+def test_rows_that_are_not_understood_count_and_may_be_taken_out() -> None:
+    def change_beside(before: int, after: int, *lines: str, scopes: str = "shop/a") -> None:
+        strange = StrangeScopes((scopes,) * before, (scopes,) * after)
+        replace_grants(
+            (), parse_scope("shop"), [grant(line) for line in lines],
+            by=ANN, rights=ALL, now_unix_ms=NOW_MS, strange=strange,
+        )  # fmt: skip
+
+    full = NAMESPACE_GRANT_COUNT_MAX
+    change_beside(full - 1, full - 1, "ann reader shop/b")
+    change_beside(full + 1, full, "ann reader shop/b")
+    with pytest.raises(DuramenError, match="shop has 256 grants at most"):
+        change_beside(full, full, "ann reader shop/b")
+    with pytest.raises(DuramenError, match="a cluster has 4096 grants at most"):
+        change_beside(GRANT_COUNT_MAX, GRANT_COUNT_MAX, "ann reader shop/b", scopes="?")
+
+
+@drawn(st.lists(grants, unique=True), st.sampled_from(["shop", "shop2", "gone"]))
+def test_with_a_namespace_go_its_grants_and_no_others(had: list[Grant], namespace: str) -> None:
+    stored = [GivenGrant(each, OPERATOR, 7) for each in had]
+    left = leave_out_namespace(stored, namespace)
+    assert list(left) == [
+        each
+        for each in stored
+        if str(each.grant.scope) != namespace
+        and not str(each.grant.scope).startswith(f"{namespace}/")
+    ]
+    for each in had:
+        assert is_scope_of(str(each.scope), namespace) == (each.scope.namespace == namespace)

@@ -16,6 +16,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
+from duramen.core.rights.grants import parse_scope
 from duramen.errors import ERRORS
 from duramen.runtime.public import openapi, schemas
 from duramen.runtime.public.answers import ANSWERS
@@ -28,6 +29,8 @@ from duramen_writeproxy import bodies
 from duramen_writeproxy.logs import catalog
 from duramen_writeproxy.logs.life import add_life_routes
 from duramen_writeproxy.rest import make_app as make_write_app
+from duramen_writeproxy.rights.grant_routes import add_grant_routes
+from duramen_writeproxy.rights.token_routes import add_token_routes
 
 COMMITTED = Path(__file__).resolve().parents[2] / "docs" / "protocol" / "openapi.json"
 DOCUMENT: dict[str, Any] = json.loads(openapi.encode_document())
@@ -65,6 +68,8 @@ def test_every_route_is_a_call_and_every_call_a_route() -> None:
     part: Any = _Anything()
     write_app = make_write_app(part, part, part, part, part)
     add_life_routes(write_app, part, part, lambda: False)
+    add_grant_routes(write_app, part)
+    add_token_routes(write_app, part)
     write, read = routes_of(write_app), routes_of(make_read_app(part))
     for side, routes in ((Side.WRITE, write), (Side.READ, read)):
         described = {(c.method, c.path) for c in CALLS if c.side in (side, Side.BOTH)}
@@ -108,6 +113,10 @@ def test_every_parameter_of_a_read_is_described() -> None:
         (DURATION_PATTERN, parse_duration_us, "0s 250ms 1h30m 7d", "1 s 1.5s -1s"),
         (SIZE_PATTERN, parse_size_bytes, "1 0B 64MiB 5KiB", "x 1MB -1 1.5KiB"),
         (openapi.NAMESPACE_PATTERN, check_namespace, "a a-b 9", "-a A a_b a-"),
+        (
+            schemas.SCOPE_PATTERN, parse_scope, "* shop shop/a shop/a* shop/A.b-c_d*",
+            "shop/ shop/* ** sh* sh*/a shop/a** shop/a/b Shop /a",
+        ),
         (openapi.LOG_PATTERN, check_log_name, "a A.b-c_d 9", ".a _a a:b a/b"),
     ],
 )  # fmt: skip

@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 
 from duramen.core.rights import judgement
 from duramen.core.rights.grants import Grant, GrantScope, Principal, PrincipalKind, parse_scope
-from duramen.core.rights.judgement import BUILT_IN, GrantTable
-from duramen.core.rights.verbs import GrantedRole, Verb
+from duramen.core.rights.judgement import BUILT_IN, CertainRights, GrantTable
+from duramen.core.rights.token_scopes import TokenScope
+from duramen.core.rights.verbs import OF_CLUSTER, GrantedRole, Verb
+from duramen.errors import DuramenError
 from duramen.runtime.identity.names import Role
 from tests.unit.grants import (
     ANN,
@@ -252,3 +254,47 @@ def test_verbs_of_several_grants_may_be_handed_on_together() -> None:
 def test_operators_hand_on_every_role() -> None:
     found = GrantTable(()).rights_of(OPERATOR)
     assert all(found.may_give(Grant(GrantScope(), ANN, role)) for role in GrantedRole)
+
+
+# --- Scopes of tokens ----------------------------------------------------------------------------
+
+held_scopes = st.builds(
+    lambda verbs, scope: TokenScope(
+        frozenset(verbs) if scope == GrantScope() else frozenset(verbs) - OF_CLUSTER, scope
+    ),
+    st.sets(verbs, min_size=1),
+    scopes,
+)
+
+
+@given(st.lists(grants, max_size=6), st.lists(held_scopes, max_size=4).map(tuple), verbs, targets)
+def test_a_token_s_scopes_come_on_top_of_what_is_granted(
+    granted: list[Grant],
+    held: tuple[TokenScope, ...],
+    verb: Verb,
+    target: tuple[str | None, str | None],
+) -> None:
+    namespace, log = target
+    text = "/".join(part for part in target if part) or "the cluster"
+    table = GrantTable(granted)
+    by_grants = is_allowed(granted, [ANN], verb, text)
+    by_scopes = any(verb in one.verbs and is_covered(text, str(one.on)) for one in held)
+    said = table.rights_of(ANN, scopes=held).judge(verb, namespace, log)
+    assert said == (by_grants or by_scopes)
+    assert table.rights_of(ANN).judge(verb, namespace, log) == by_grants, "and are that token's"
+
+
+@given(st.lists(held_scopes, max_size=4).map(tuple), callers_of, verbs, targets)
+def test_while_grants_are_unknown_a_yes_is_certain_and_a_no_is_unknown(
+    held: tuple[TokenScope, ...],
+    callers: list[Principal],
+    verb: Verb,
+    target: tuple[str | None, str | None],
+) -> None:
+    known = GrantTable(()).rights_of(*callers, scopes=held)
+    certain = CertainRights(callers, held, DuramenError("metadata_unavailable", "not read"))
+    if known.judge(verb, *target):
+        assert certain.judge(verb, *target)
+    else:
+        with pytest.raises(DuramenError, match="not read"):
+            certain.judge(verb, *target)

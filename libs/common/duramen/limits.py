@@ -198,7 +198,8 @@ or deleted meanwhile is still shown (ADR 0021). Longer than ZooKeeper takes to b
 
 GRANTS_AGE_MAX_US: Final = 1 * HOUR
 """How old grants may be that calls are judged by while ZooKeeper cannot be reached. Longer than
-METADATA_AGE_MAX_US: appends to open segments go on meanwhile, and would end with it."""
+METADATA_AGE_MAX_US: appends to open segments go on meanwhile, and would end with it. Access tokens
+may be as old."""
 
 DISK_WARN_RATIO: Final = 0.90
 """Used part of a disk at which a person should act; also the lower mark of read-only."""

@@ -18,6 +18,7 @@ from duramen.config import LogConfig, parse_log_config
 from duramen.core.log_node import LogNode
 from duramen.errors import DuramenError
 from duramen.ids import LogId
+from duramen.runtime.credentials.access_tokens.token_stock import TokenStock
 from duramen.runtime.identity.names import Identity
 from duramen.runtime.registry import refuse_unspoken
 from duramen.runtime.security.permitted_roles import find_control_roles
@@ -48,6 +49,8 @@ from duramen_sequencer.namespaces import (
     take_object,
     take_text,
 )
+from duramen_sequencer.rights.grant_operations import GrantOperations
+from duramen_sequencer.rights.token_operations import TokenOperations
 
 Operation = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 """From a request, a JSON object, to its answer; raises DuramenError."""
@@ -80,12 +83,18 @@ class Control:
         self._store = store
         self._paths = paths
         self._log_ids = LogIds(store, paths)
-        namespaces = Namespaces(store, paths)
+        stock = TokenStock(store, paths)
+        namespaces = Namespaces(store, paths, stock)
+        self._of_known_callers: dict[str, Operation] = {
+            **GrantOperations(store, paths).by_name,
+            **TokenOperations(store, paths, stock).by_name,
+        }
         self._operations: dict[str, Operation] = {
             "create_namespace": namespaces.create,
             "change_namespace": namespaces.change,
             "delete_namespace": namespaces.delete,
             "create_log": self._create_log,
+            **self._of_known_callers,
             **others,
         }
 
@@ -107,6 +116,11 @@ class Control:
             raise DuramenError(
                 "invalid_argument", f"expected a JSON object with op = {known}", field="op"
             ) from None
+        if caller is None and name in self._of_known_callers:
+            # It would be written in anybody's name, and count once the cluster asks.
+            raise DuramenError(
+                "forbidden", f"{name}: nobody is known here until the cluster has --security on"
+            )
         if caller is not None and caller.role not in find_control_roles(name):
             raise DuramenError("forbidden", f"a {caller.role} may not ask for {name}")
         try:

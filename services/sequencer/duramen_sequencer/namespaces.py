@@ -2,7 +2,8 @@
 
 Each decides by compare-and-set on the namespace's node, so that several may race. That a namespace
 is empty is not looked up but proved: ZooKeeper deletes the parent of its logs' names only while it
-has no children, in the same `multi()`; a creation of a log that comes later finds no parent.
+has no children, in the same `multi()`; a creation of a log that comes later finds no parent. Grants
+and access tokens of the namespace go with it.
 
 Called by `control`. Source: docs/protocol/wire.md "Identities", docs/protocol/metadata.md "Rules
 for every change", R3, R4.
@@ -10,17 +11,22 @@ for every change", R3, R4.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any, Final
 
 from duramen.config import LogConfig, NamespaceConfig, parse_namespace_config
 from duramen.config_changes import merge_fields
 from duramen.errors import DuramenError
+from duramen.runtime.credentials.access_tokens.issuing import list_namespaces, remove_token
+from duramen.runtime.credentials.access_tokens.token_stock import TokenStock
+from duramen.runtime.rights.grants_reading import read_grants_now
 from duramen.runtime.stores.metadata_store import (
     Conflict,
     ConflictKind,
     Create,
     DeleteNode,
+    MetadataError,
     MetadataStore,
     OutcomeUnknown,
     create_parents,
@@ -31,13 +37,16 @@ from duramen_sequencer.log_changes import read_nonce
 
 _TRIES: Final = 20
 
+_LOG: Final = logging.getLogger(__name__)
+
 
 class Namespaces:
     """The operations `create_namespace`, `change_namespace` and `delete_namespace`."""
 
-    def __init__(self, store: MetadataStore, paths: Paths) -> None:
+    def __init__(self, store: MetadataStore, paths: Paths, stock: TokenStock) -> None:
         self._store = store
         self._paths = paths
+        self._stock = stock
 
     async def create(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Ensure that a namespace is there.
@@ -108,7 +117,7 @@ class Namespaces:
 
         Raises:
             DuramenError: `namespace_not_empty`; `metadata_unavailable`: it may be deleted or not,
-                the same call may be repeated.
+                the same call may be repeated; also while nobody understands the grants.
         """
         namespace = check_namespace(take_text(request, "namespace"))
         path, names = self._paths.namespace(namespace), self._paths.names_of(namespace)
@@ -118,9 +127,15 @@ class Namespaces:
             found, parent = await self._store.get(path), await self._store.get(names)
             if found is None or parent is None:
                 return {"changed": is_sent}
+            grants = await read_grants_now(self._store, self._paths.grants)
             try:
                 await self._store.commit(
-                    (DeleteNode(names, parent.version), DeleteNode(path, found.version))
+                    (
+                        DeleteNode(names, parent.version),
+                        DeleteNode(path, found.version),
+                        grants.leave_out(namespace),
+                        *(DeleteNode(token, 0) for token in await self._list_tokens(namespace)),
+                    )
                 )
             except Conflict as conflict:
                 if conflict.kind is ConflictKind.NOT_EMPTY:
@@ -133,8 +148,26 @@ class Namespaces:
             except OutcomeUnknown:
                 is_sent = True
             else:
+                await self._remove_tokens(namespace)
                 return {"changed": True}
         raise _too_often(namespace)
+
+    async def _list_tokens(self, namespace: str) -> list[str]:
+        """Nodes of access tokens that name the namespace."""
+        seen = await self._stock.look()
+        return [
+            self._paths.access_token(token.token_id)
+            for token in seen.tokens.values()
+            if namespace in list_namespaces(token)
+        ]
+
+    async def _remove_tokens(self, namespace: str) -> None:
+        """Remove what was issued while the namespace went: none is of its owners from now on."""
+        try:
+            for path in await self._list_tokens(namespace):
+                await remove_token(self._store, path)
+        except MetadataError as error:
+            _LOG.warning("access tokens of %s may be left: %s", namespace, error)
 
     async def _find(self, path: str) -> tuple[dict[str, Any], int] | None:
         """The node as it is now, and its version."""

@@ -16,9 +16,9 @@ import orjson
 from fastapi import FastAPI, Request, Response
 
 from duramen.config import parse_log_config, parse_namespace_config
+from duramen.core.rights.judgement import Rights
 from duramen.core.rights.verbs import Verb
 from duramen.errors import DuramenError
-from duramen.runtime.admission.caller_rights import CallerRights
 from duramen.runtime.admission.callers import call_of
 from duramen.runtime.public.answers import (
     LogChangedAnswer,
@@ -191,18 +191,18 @@ class _RestRoutes:
         return parse_object(body) if body else {}
 
 
-def _find_rights(request: Request) -> CallerRights | None:
+def _find_rights(request: Request) -> Rights | None:
     call = call_of(request)
     return None if call is None else call.find_rights()
 
 
-def _show_namespaces(rights: CallerRights | None) -> Shows:
+def _show_namespaces(rights: Rights | None) -> Shows:
     if rights is None:
         return show_all
     return partial(rights.reaches, Verb.LIST)
 
 
-def _show_logs(rights: CallerRights | None, namespace: str) -> Shows:
+def _show_logs(rights: Rights | None, namespace: str) -> Shows:
     if rights is None:
         return show_all
     return partial(rights.judge, Verb.LIST, namespace)

@@ -48,6 +48,9 @@ from duramen_writeproxy.logs.life import add_life_routes
 from duramen_writeproxy.logs.names import NameCache
 from duramen_writeproxy.metrics import IN_FLIGHT_BYTES
 from duramen_writeproxy.rest import make_app
+from duramen_writeproxy.rights.calls_for_callers import CallsForCallers
+from duramen_writeproxy.rights.grant_routes import add_grant_routes
+from duramen_writeproxy.rights.token_routes import add_token_routes
 from duramen_writeproxy.routing import Router
 
 _LOG = logging.getLogger(__name__)
@@ -103,6 +106,9 @@ class WriteProxy:
         )
         app = make_app(self._append_route, catalog, self._creator, fence_route, self._stream_route)
         add_life_routes(app, self._names, self._creator, lambda: self._append_route.is_draining)
+        for_callers = CallsForCallers(self._creator, lambda: self._append_route.is_draining)
+        add_grant_routes(app, for_callers)
+        add_token_routes(app, for_callers)
         certificate = open_public_certificate(options)
         self._forwarder = make_forwarder(
             options, store, self._paths.read_proxies, lambda: self._append_route.is_draining,

@@ -153,6 +153,7 @@ class Follower:
         self._dirty = asyncio.Event()
         self._first = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._later: asyncio.TimerHandle | None = None
         store.on_session(self._on_session)
 
     async def start(self) -> None:
@@ -163,6 +164,8 @@ class Follower:
 
     async def stop(self) -> None:
         """Stop following; what was armed in the store wakes nobody any more."""
+        if self._later is not None:
+            self._later.cancel()
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -171,6 +174,12 @@ class Follower:
     def look_again(self) -> None:
         """Look once more, soon, although nothing changed in the store."""
         self._dirty.set()
+
+    def look_later(self, delay_s: float) -> None:
+        """Look once more after a while; a call takes the place of the one before."""
+        if self._later is not None:
+            self._later.cancel()
+        self._later = asyncio.get_running_loop().call_later(delay_s, self._dirty.set)
 
     async def get(self, path: str) -> Stored | None:
         """As `MetadataStore.get`; a change of the node leads to another look."""

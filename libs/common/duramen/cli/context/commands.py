@@ -33,14 +33,14 @@ from duramen.cli.context.kept_contexts import (
     read_contexts,
 )
 from duramen.cluster.cluster_file import read_document
-from duramen.wire.nodes.access_tokens import ID_PATTERN
+from duramen.core.rights.grants import TOKEN_ID_PATTERN
 
 context_app: Final = App(
     name="context", help="Name clusters, and the files that show them who calls."
 )
 
 NameText = Annotated[str, Parameter(help="the context's name")]
-_TOKEN: Final = re.compile(rf"dur1_{ID_PATTERN}_|\beyJ[\w-]+\.eyJ")
+_TOKEN: Final = re.compile(rf"dur1_{TOKEN_ID_PATTERN}_|\beyJ[\w-]+\.eyJ")
 """What only a token looks like."""
 
 

@@ -22,6 +22,7 @@ import orjson
 
 from duramen.client.credentials.credential import NOTHING_SHOWN, Credential, is_here
 from duramen.client.credentials.tokens import TokenFile
+from duramen.core.rights.grants import Principal, PrincipalKind
 from duramen.runtime.credentials.access_tokens.kept_token import keep_token
 from duramen.runtime.folders import write_private
 from duramen.runtime.identity.folder import BUNDLE_FILE, KEY_FILE, LEAF_FILE
@@ -35,7 +36,7 @@ ACCESS_LOOK_S: Final = 600.0
 """How often it is seen to that the token in the folder counts still."""
 
 OPERATOR_FOLDER: Final = "identities/operator"
-_ISSUER: Final = "service:operator/operator"
+_ISSUER: Final = Principal(PrincipalKind.SERVICE, "operator/local")
 _CLUSTER_FILE: Final = "cluster.json"
 _CLUSTER_BYTES_MAX: Final = 4 << 20
 

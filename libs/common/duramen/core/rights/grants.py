@@ -4,7 +4,7 @@ A text that is read has one meaning: nothing is decoded, folded, trimmed or norm
 are one principal, or one scope, only if they are equal. Whether anybody of that name exists, or
 what it names, is not asked here.
 
-Called by `judgement`, `changes` and the codec of the node.
+Called by `judgement`, `changes`, the codecs of nodes, and whoever takes a credential apart.
 Source: docs/protocol/rights.md "Principals", docs/protocol/rights.md "Grants".
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import enum
 import re
+import unicodedata
 from typing import Final, NamedTuple
 
 from duramen.core.rights.verbs import GrantedRole
@@ -22,13 +23,16 @@ EVERYTHING: Final = "*"
 SUBJECT_CHARACTERS_MAX: Final = 255
 """OpenID Connect allows a `sub` as many."""
 
+TOKEN_ID_PATTERN: Final = "[a-z2-7]{16}"
+"""80 bits in base32, lower case."""
+
 _LABEL: Final = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
-_TOKEN: Final = re.compile(r"[A-Za-z0-9]{1,64}", re.ASCII)
+_TOKEN: Final = re.compile(TOKEN_ID_PATTERN)
 _ACCOUNT: Final = re.compile(
-    rf"{_LABEL}/{_LABEL}/(?=.{{1,253}}\Z)[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?", re.ASCII
+    rf"{_LABEL}/(?=.{{1,253}}\Z)[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?", re.ASCII
 )
 _SERVICE: Final = re.compile(r"[a-z]{1,32}/[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
-_ISSUER: Final = re.compile(_LABEL, re.ASCII)
+_ISSUER: Final = re.compile(r"[a-z](?:[a-z0-9-]{0,30}[a-z0-9])?", re.ASCII)
 
 
 class PrincipalKind(enum.StrEnum):
@@ -47,7 +51,8 @@ _ROLES: Final = {role.value: role for role in GrantedRole}
 
 
 class Principal(NamedTuple):
-    """Who a grant is given to; made by `parse_principal`, which checks the name."""
+    """Who a grant is given to; made by `parse_principal`, which checks the name, or of parts that
+    were checked by the functions below."""
 
     kind: PrincipalKind
     name: str
@@ -124,23 +129,70 @@ def parse_principal(text: str) -> Principal:
 def _find_fault(principal: Principal) -> str | None:
     """What the name should look like, unless it does."""
     name = principal.name
+    issuer, _, rest = name.partition("/")
     match principal.kind:
-        case PrincipalKind.USER | PrincipalKind.GROUP:
-            issuer, slash, subject = name.partition("/")
-            is_right = slash and _ISSUER.fullmatch(issuer) and _is_subject(subject)
-            return None if is_right else "ISSUER/NAME, of 1 to 255 printable characters"
+        case PrincipalKind.USER:
+            is_right = is_issuer_name(issuer) and is_visible(rest)
+            return None if is_right else "ISSUER/SUBJECT, of 1 to 255 visible characters of ASCII"
+        case PrincipalKind.GROUP:
+            is_right = is_issuer_name(issuer) and is_group_name(rest)
+            return None if is_right else "ISSUER/GROUP, of 1 to 255 printable characters in NFC"
         case PrincipalKind.TOKEN:
-            return None if _TOKEN.fullmatch(name) else "ID, of letters and digits"
+            return None if is_token_id(name) else "ID, of 16 letters a to z and digits 2 to 7"
         case PrincipalKind.SERVICE_ACCOUNT:
-            return None if _ACCOUNT.fullmatch(name) else "ISSUER/NAMESPACE/NAME"
+            is_right = is_issuer_name(issuer) and is_account_name(rest)
+            return None if is_right else "ISSUER/NAMESPACE/NAME"
         case PrincipalKind.SERVICE:
             return None if _SERVICE.fullmatch(name) else "ROLE/NAME as in its certificate"
 
 
-def _is_subject(text: str) -> bool:
-    # What is not printable, or a blank at an edge, would look like somebody else.
+def is_issuer_name(text: str) -> bool:
+    """Whether an issuer may have this short name."""
+    return _ISSUER.fullmatch(text) is not None
+
+
+def is_token_id(text: str) -> bool:
+    """Whether this may be an access token's id; what else it holds, it is no path."""
+    return _TOKEN.fullmatch(text) is not None
+
+
+def check_token_id(text: str) -> str:
+    """The id itself, if it may be an access token's.
+
+    Raises:
+        DuramenError: `invalid_argument`, field `id`.
+    """
+    if not is_token_id(text):
+        # Who gives a whole token in its place finds no secret in a log.
+        raise _refuse("id", f"{text[:16]!r}… is no token's id: 16 letters a to z, digits 2 to 7")
+    return text
+
+
+def is_account_name(text: str) -> bool:
+    """Whether this may be Kubernetes' `namespace/name` of a service account."""
+    return _ACCOUNT.fullmatch(text) is not None
+
+
+def is_visible(value: object) -> bool:
+    """Whether this is a text of 1 to 255 visible characters of ASCII, none of them a space."""
     return (
-        0 < len(text) <= SUBJECT_CHARACTERS_MAX and text.isprintable() and text == text.strip(" ")
+        isinstance(value, str)
+        and 0 < len(value) <= SUBJECT_CHARACTERS_MAX
+        and value.isascii()
+        and value.isprintable()
+        and " " not in value
+    )
+
+
+def is_group_name(value: object) -> bool:
+    """Whether this may name a group: printable, in one form of Unicode, no space at an end."""
+    # What is not printable, or a blank at an edge, would look like another group.
+    return (
+        isinstance(value, str)
+        and 0 < len(value) <= SUBJECT_CHARACTERS_MAX
+        and value.isprintable()
+        and value == value.strip(" ")
+        and unicodedata.is_normalized("NFC", value)
     )
 
 

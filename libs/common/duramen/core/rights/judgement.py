@@ -1,20 +1,24 @@
 """Whether a caller may do what it asks for: one table of all grants, and what it says of a caller.
 
 A `GrantTable` never changes: another version of the node is another table. `rights_of` puts the
-grants of a caller's principals together, once; `Rights.judge` then looks in a dictionary or two,
-and searches the prefixes of that namespace. Nothing here knows which names are there.
+grants of a caller's principals and its token's scopes together, once; `Rights.judge` then looks in
+a dictionary or two, and searches the prefixes of that namespace. Nothing here knows which names are
+there. Where no table can be had, `CertainRights` have what is certain without one.
 
-Called by whoever follows the node. Source: docs/protocol/rights.md "How a call is judged".
+Called by whoever follows or changes the node.
+Source: docs/protocol/rights.md "How a call is judged".
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from duramen.core.rights.grants import Grant, GrantScope, Principal, PrincipalKind
+from duramen.core.rights.token_scopes import TokenScope
 from duramen.core.rights.verbs import GrantedRole, Verb, bits_of
+from duramen.errors import DuramenError
 
 CALLERS_MAX: Final = 4_096
 """Callers whose rights a table keeps; the one that was made first makes room. As many callers have
@@ -75,18 +79,18 @@ class _NamespaceRights:
 
 
 class Rights:
-    """What one caller may do, by one table."""
+    """What one caller may do, by one table: each rule is a scope and verbs as bits."""
 
     __slots__ = ("_everywhere", "_namespaces")
 
-    def __init__(self, grants: Iterable[tuple[GrantScope, GrantedRole]]) -> None:
+    def __init__(self, rules: Iterable[tuple[GrantScope, int]]) -> None:
         self._everywhere = 0
         inside: dict[str, list[tuple[GrantScope, int]]] = {}
-        for scope, role in grants:
+        for scope, bits in rules:
             if scope.namespace is None:
-                self._everywhere |= bits_of(role)
+                self._everywhere |= bits
             else:
-                inside.setdefault(scope.namespace, []).append((scope, bits_of(role)))
+                inside.setdefault(scope.namespace, []).append((scope, bits))
         self._namespaces = {name: _NamespaceRights(rules) for name, rules in inside.items()}
 
     def judge(self, verb: Verb, namespace: str | None = None, log: str | None = None) -> bool:
@@ -127,31 +131,68 @@ class Rights:
         return held | named | inside.find_prefixed(scope.log)
 
 
+class CertainRights(Rights):
+    """What a caller may do without any grant, while grants are unknown: a no is no answer."""
+
+    __slots__ = ("_unknown",)
+
+    def __init__(
+        self,
+        principals: Iterable[Principal],
+        scopes: Iterable[TokenScope],
+        unknown: DuramenError,
+    ) -> None:
+        super().__init__(_list_certain(principals, scopes))
+        self._unknown = unknown
+
+    def judge(self, verb: Verb, namespace: str | None = None, log: str | None = None) -> bool:
+        """As of `Rights`, and never false.
+
+        Raises:
+            DuramenError: the one that was given: a grant might allow it.
+        """
+        return self._is_certain(super().judge(verb, namespace, log))
+
+    def reaches(self, verb: Verb, namespace: str) -> bool:
+        """As `judge`."""
+        return self._is_certain(super().reaches(verb, namespace))
+
+    def holds(self, verbs: Iterable[Verb], scope: GrantScope) -> bool:
+        """As `judge`."""
+        return self._is_certain(super().holds(verbs, scope))
+
+    def _is_certain(self, is_allowed: bool) -> bool:
+        if not is_allowed:
+            raise self._unknown
+        return True
+
+
 class GrantTable:
     """All grants of a cluster, as one version of the node has them."""
 
     def __init__(self, grants: Iterable[Grant]) -> None:
-        self._granted: dict[Principal, list[tuple[GrantScope, GrantedRole]]] = {}
+        self._granted: dict[Principal, list[tuple[GrantScope, int]]] = {}
         self._count = 0
         for grant in grants:
-            self._granted.setdefault(grant.who, []).append((grant.scope, grant.role))
+            self._granted.setdefault(grant.who, []).append((grant.scope, bits_of(grant.role)))
             self._count += 1
-        self._callers: dict[tuple[Principal, ...], Rights] = {}
+        self._callers: dict[_Caller, Rights] = {}
 
-    def rights_of(self, *principals: Principal) -> Rights:
-        """What a caller may do that is all of these: itself, and its groups."""
-        rights = self._callers.get(principals)
+    def rights_of(self, *principals: Principal, scopes: tuple[TokenScope, ...] = ()) -> Rights:
+        """What a caller may do that is all of these: itself, and its groups.
+
+        Args:
+            scopes: of the access token that it has shown; they come on top.
+        """
+        key: _Caller = (principals, scopes) if scopes else principals
+        rights = self._callers.get(key)
         if rights is None:
-            rights = Rights(
-                each for one in principals for each in (*_list_built_in(one), *self._find(one))
-            )
+            granted = (each for one in principals for each in self._granted.get(one, ()))
+            rights = Rights((*_list_certain(principals, scopes), *granted))
             if len(self._callers) >= CALLERS_MAX:
                 del self._callers[next(iter(self._callers))]
-            self._callers[principals] = rights
+            self._callers[key] = rights
         return rights
-
-    def _find(self, principal: Principal) -> Iterable[tuple[GrantScope, GrantedRole]]:
-        return self._granted.get(principal, ())
 
     def statistics(self) -> dict[str, int]:
         """Grants, who has some, and callers whose rights are kept."""
@@ -163,8 +204,16 @@ class GrantTable:
         }
 
 
-def _list_built_in(principal: Principal) -> Iterable[tuple[GrantScope, GrantedRole]]:
-    if principal.kind is not PrincipalKind.SERVICE:
-        return ()
-    roles = BUILT_IN.get(principal.name.partition("/")[0], ())
-    return ((GrantScope(), role) for role in roles)
+_Caller = tuple[Principal, ...] | tuple[tuple[Principal, ...], tuple[TokenScope, ...]]
+
+
+def _list_certain(
+    principals: Iterable[Principal], scopes: Iterable[TokenScope]
+) -> Iterator[tuple[GrantScope, int]]:
+    """What certificates and tokens themselves give."""
+    for principal in principals:
+        if principal.kind is PrincipalKind.SERVICE:
+            for role in BUILT_IN.get(principal.name.partition("/")[0], ()):
+                yield GrantScope(), bits_of(role)
+    for scope in scopes:
+        yield scope.on, scope.bits

@@ -62,10 +62,10 @@ class GrantedRole(enum.StrEnum):
     @property
     def is_of_cluster(self) -> bool:
         """Whether it is given on the whole cluster alone."""
-        return bool(self.verbs & _OF_CLUSTER)
+        return bool(self.verbs & OF_CLUSTER)
 
 
-_OF_CLUSTER: Final = frozenset((Verb.OBSERVE, Verb.OPERATE))
+OF_CLUSTER: Final = frozenset((Verb.OBSERVE, Verb.OPERATE))
 """Their target is always the cluster."""
 
 _WRITER: Final = frozenset((

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import datetime as dt
 import ipaddress
-from typing import Any, Final
+from typing import Any
 
+from duramen.core.rights.judgement import Rights
 from duramen.errors import DuramenError
-from duramen.runtime.admission.caller_rights import CallerRights, put_together, refuse
 from duramen.runtime.admission.callers import AdmittedCall, ShownCredentials
 from duramen.runtime.admission.identification import Identification
 from duramen.runtime.admission.lasting_calls import LastingCalls
+from duramen.runtime.admission.refusals import refuse_blindly, refuse_unknown, refuse_verb
 from duramen.runtime.credentials.access_tokens.token_table import TokenTable
 from duramen.runtime.credentials.clients import ClientCredentials
 from duramen.runtime.credentials.issuers import Issuer, IssuersFileError, read_issuers
@@ -34,8 +35,6 @@ from duramen.runtime.security.process_security import ProcessSecurity
 from duramen.runtime.stores.metadata_store import MetadataStore
 from duramen.wire.edge.gate import is_loopback
 from duramen.wire.metadata_json import Paths
-
-_SHOWS_NOBODY: Final = "who are you? Show a credential: Authorization or Duramen-Identity"
 
 
 class ClientAdmission:
@@ -82,13 +81,9 @@ class ClientAdmission:
         """See `Identification.identify`."""
         return await self._identification.identify(shown, now)
 
-    def find_rights(self, bearer: Bearer) -> CallerRights:
-        """What a caller may do now.
-
-        Raises:
-            DuramenError: `metadata_unavailable`: grants are not known, or may be too old.
-        """
-        return put_together(self._grants.get_table(), bearer)
+    def find_rights(self, bearer: Bearer) -> Rights:
+        """What a caller may do now; asked anew for each call, see `GrantCache.rights_of`."""
+        return self._grants.rights_of(*bearer.principals, scopes=bearer.scopes)
 
     def statistics(self) -> dict[str, Any]:
         """Every table and counter."""
@@ -101,20 +96,14 @@ class ClientAdmission:
     async def _judge_again(self, call: AdmittedCall) -> DuramenError | None:
         now = dt.datetime.now(dt.UTC)
         try:
-            bearer = await self._identification.identify_again(call.shown, now)
-            rights = self.find_rights(bearer)
+            call.bearer = await self._identification.identify_again(call.shown, now)
+            return _judge(call)
         except NothingKnownError as error:
             return refuse_blindly(error)
         except CredentialRefusedError:
             return refuse_unknown()
         except DuramenError as error:
             return error
-        call.bearer = bearer
-        if (found := call.found) is None:
-            return None
-        if rights.judge(found.row.verb, found.namespace, found.log):
-            return None
-        return refuse(found.row.verb, found.namespace, found.log)
 
     def _find_basis(self) -> object:
         try:
@@ -127,14 +116,16 @@ class ClientAdmission:
         self._trust_count += 1
 
 
-def refuse_unknown() -> DuramenError:
-    """The one refusal of whoever is not known."""
-    return DuramenError("unauthenticated", _SHOWS_NOBODY)
+def _judge(call: AdmittedCall) -> DuramenError | None:
+    """Why a call may not go on; None: it may.
 
-
-def refuse_blindly(error: NothingKnownError) -> DuramenError:
-    """Nobody can be known now, so nobody is refused as unknown."""
-    return DuramenError("metadata_unavailable", f"credentials: {error}")
+    Raises:
+        DuramenError: `metadata_unavailable`: nobody can say.
+    """
+    found = call.found
+    if found is None or call.find_rights().judge(found.row.verb, found.namespace, found.log):
+        return None
+    return refuse_verb(found.row.verb, found.namespace, found.log)
 
 
 def open_admission(

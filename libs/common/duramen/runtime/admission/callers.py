@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
+from duramen.core.rights.judgement import Rights
 from duramen.core.rights.verbs import Verb
 from duramen.errors import DuramenError
 from duramen.runtime.admission.call_rows import FoundRow
-from duramen.runtime.admission.caller_rights import CallerRights, refuse
+from duramen.runtime.admission.refusals import refuse_verb
 from duramen.runtime.credentials.principals import Bearer
 
 CALL_KEY: Final = "duramen.call"
@@ -58,7 +59,7 @@ class AdmittedCall:
         shown: ShownCredentials,
         found: FoundRow | None,
         now_s: float,
-        find_rights: Callable[[Bearer], CallerRights],
+        find_rights: Callable[[Bearer], Rights],
     ) -> None:
         self.bearer = bearer
         self.shown = shown
@@ -69,12 +70,8 @@ class AdmittedCall:
         self._on_end: Callable[[], None] | None = None
         self._find_rights = find_rights
 
-    def find_rights(self) -> CallerRights:
-        """What its caller may do now.
-
-        Raises:
-            DuramenError: `metadata_unavailable`.
-        """
+    def find_rights(self) -> Rights:
+        """What its caller may do now; what is not known is told when it is asked for."""
         return self._find_rights(self.bearer)
 
     def demand(self, verb: Verb, namespace: str, log: str | None = None) -> None:
@@ -84,7 +81,7 @@ class AdmittedCall:
             DuramenError: `forbidden`, `metadata_unavailable`.
         """
         if not self.find_rights().judge(verb, namespace, log):
-            raise refuse(verb, namespace, log)
+            raise refuse_verb(verb, namespace, log)
 
     def check(self) -> None:
         """See that it may go on.

@@ -14,7 +14,12 @@ import datetime as dt
 from functools import lru_cache
 from typing import Final
 
-from duramen.core.rights.grants import Principal, PrincipalKind, parse_principal
+from duramen.core.rights.grants import (
+    Principal,
+    PrincipalKind,
+    is_group_name,
+    parse_principal,
+)
 from duramen.errors import DuramenError
 from duramen.runtime.admission.callers import ShownCredentials
 from duramen.runtime.credentials.access_tokens.token_table import TokenTable
@@ -22,7 +27,6 @@ from duramen.runtime.credentials.clients import ClientCredentials
 from duramen.runtime.credentials.principals import (
     Bearer,
     CredentialRefusedError,
-    is_group_name,
     name_group,
 )
 from duramen.runtime.identity.callers import Callers, TooManyHeadersError

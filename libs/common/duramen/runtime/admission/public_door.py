@@ -21,16 +21,17 @@ from typing import Final
 from prometheus_client import Counter
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from duramen.core.rights.judgement import Rights
 from duramen.errors import DuramenError
 from duramen.runtime.admin import problem_response
-from duramen.runtime.admission.admission import ClientAdmission, refuse_blindly, refuse_unknown
+from duramen.runtime.admission.admission import ClientAdmission
 from duramen.runtime.admission.call_rows import ROW_KEY, FoundRow, find_row
-from duramen.runtime.admission.caller_rights import CallerRights, refuse
 from duramen.runtime.admission.callers import CALL_KEY, AdmittedCall, ShownCredentials
+from duramen.runtime.admission.refusals import refuse_blindly, refuse_unknown, refuse_verb
 from duramen.runtime.credentials.principals import CredentialRefusedError, NothingKnownError
 from duramen.runtime.edge.coded_bodies import drop_rest
 from duramen.runtime.identity.callers import TooManyHeadersError
-from duramen.runtime.public.calls import JudgedBy
+from duramen.runtime.public.calls import On
 
 REQUEST_HEADER: Final = "duramen-request"
 
@@ -111,12 +112,12 @@ class PublicDoor:
 
     def _judge(self, found: FoundRow, call: AdmittedCall, scope: Scope) -> None:
         try:
-            rights = call.find_rights()
+            may = _may(call.find_rights(), found)
         except DuramenError as error:
             self._log.tell("not_known_now", error.detail, scope)
             raise
-        if not _may(rights, found):
-            refusal = refuse(found.row.verb, found.namespace, found.log)
+        if not may:
+            refusal = refuse_verb(found.row.verb, found.namespace, found.log)
             self._log.tell("forbidden", f"{call.bearer.principal}: {refusal.detail}", scope)
             raise refusal
 
@@ -140,13 +141,15 @@ class PublicDoor:
         await send({"type": "http.response.body", "body": b""})
 
 
-def _may(rights: CallerRights, found: FoundRow) -> bool:
+def _may(rights: Rights, found: FoundRow) -> bool:
     row, namespace, log = found
-    match row.judged_by:
-        case JudgedBy.TARGET:
+    match row.judged:
+        case On.PATH:
             return rights.judge(row.verb, namespace, log)
-        case JudgedBy.WHAT_IT_SHOWS:
+        case On.SHOWN:
             return namespace is None or rights.reaches(row.verb, namespace)
+        case On.CALL:
+            return True
 
 
 def _find_shown(scope: Scope) -> ShownCredentials:

@@ -16,16 +16,15 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
+from duramen.core.rights.grants import is_issuer_name, is_visible
 from duramen.runtime.credentials.encodings import EncodingError, read_object
 from duramen.runtime.credentials.key_sets import ALGORITHMS
-from duramen.runtime.credentials.principals import is_visible
 
 FILE_BYTES_MAX: Final = 256 << 10
 ISSUER_COUNT_MAX: Final = 16
 VERSION: Final = 1
 
 _ISSUER_LENGTH_MAX: Final = 1_024
-_NAME: Final = re.compile("[a-z][a-z0-9-]{0,31}")
 _CLUSTER_AUDIENCE: Final = re.compile("duramen/[a-z0-9-]{1,63}/[a-z0-9.-]{1,253}")
 _MEMBERS: Final = frozenset(
     {"name", "kind", "issuer", "audience", "keys", "algorithms", "groups_claim", "review"}
@@ -127,8 +126,8 @@ def _read_issuer(row: object, at: str, faults: list[str]) -> Issuer | None:
     before = len(faults)
     _see_members(row, _MEMBERS, f"{at}.", faults)
     name, kind, issuer = row.get("name"), row.get("kind"), row.get("issuer")
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        faults.append(f"{at}.name: write 1 to 32 of a-z, 0-9 and '-', a letter first")
+    if not isinstance(name, str) or not is_issuer_name(name):
+        faults.append(f"{at}.name: write 1 to 32 of a-z, 0-9 and '-', a letter first, no '-' last")
     if kind not in list(IssuerKind):
         faults.append(f"{at}.kind: write {' or '.join(IssuerKind)}")
     if not isinstance(issuer, str) or not 0 < len(issuer) <= _ISSUER_LENGTH_MAX:

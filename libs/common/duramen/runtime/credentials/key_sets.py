@@ -20,8 +20,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
 from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from duramen.core.rights.grants import is_visible
 from duramen.runtime.credentials.encodings import EncodingError, decode_base64url, read_object
-from duramen.runtime.credentials.principals import is_visible
 
 ALGORITHMS: Final = ("ES256", "PS256", "RS256", "EdDSA")
 SET_BYTES_MAX: Final = 256 << 10

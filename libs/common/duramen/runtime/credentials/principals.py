@@ -4,19 +4,21 @@ One text for each principal: a kind, and behind the first colon a name. What som
 (a subject, a group) comes last in it, and is compared as it is, so that no two credentials meet in
 one text by folding or decoding. What a principal may do is no matter of this folder.
 
-Called by whoever judges a credential. Source: docs/protocol/credentials.md "Who it is".
+Called by whoever judges a credential, and where a proxy tells a sequencer who asks.
+Source: docs/protocol/credentials.md "Who it is".
 """
 
 from __future__ import annotations
 
-import unicodedata
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from duramen.core.rights.grants import Principal, PrincipalKind
-from duramen.wire.nodes.access_tokens import Scope
+from duramen.core.rights.grants import Principal, PrincipalKind, parse_principal
+from duramen.core.rights.token_scopes import TokenScope
+from duramen.errors import DuramenError
+from duramen.wire.nodes.access_tokens import encode_scopes, read_scopes
+from duramen.wire.nodes.fields import check_text, check_whole
 
-NAME_LENGTH_MAX: Final = 255
-"""Characters of a subject, by OpenID Connect; of a group and a key's id as well."""
+GROUP_COUNT_MAX: Final = 128
 
 CHALLENGE: Final = 'Bearer realm="duramen"'
 """`WWW-Authenticate` of every refusal: it says what is wanted, and nothing of what was wrong."""
@@ -50,7 +52,44 @@ class Bearer(NamedTuple):
     principal: Principal
     until_s: int
     groups: tuple[Principal, ...] = ()
-    scopes: tuple[Scope, ...] = ()
+    scopes: tuple[TokenScope, ...] = ()
+
+    @property
+    def principals(self) -> tuple[Principal, ...]:
+        """Itself, then its groups: all that a grant may be given to."""
+        return (self.principal, *self.groups)
+
+
+def encode_bearer(bearer: Bearer) -> dict[str, Any]:
+    """Who calls, as a proxy tells a sequencer."""
+    return {
+        "principal": str(bearer.principal),
+        "until_unix_s": bearer.until_s,
+        "groups": [str(group) for group in bearer.groups],
+        "scopes": encode_scopes(bearer.scopes),
+    }
+
+
+def read_bearer(value: object) -> Bearer:
+    """The inverse of `encode_bearer`.
+
+    Raises:
+        DuramenError: `invalid_argument`, field `caller`.
+    """
+    try:
+        if not isinstance(value, dict):
+            raise TypeError("an object is expected")
+        groups, scopes = value["groups"], value["scopes"]
+        if not isinstance(groups, list) or len(groups) > GROUP_COUNT_MAX:
+            raise ValueError(f"groups: a list of {GROUP_COUNT_MAX} at most")
+        return Bearer(
+            parse_principal(check_text(value["principal"])),
+            check_whole(value["until_unix_s"]),
+            tuple(parse_principal(check_text(group)) for group in groups),
+            read_scopes(scopes) if scopes else (),
+        )
+    except (KeyError, TypeError, ValueError, DuramenError) as error:
+        raise DuramenError("invalid_argument", f"caller: {error}", field="caller") from error
 
 
 def name_user(issuer_name: str, subject: str) -> Principal:
@@ -71,25 +110,3 @@ def name_service_account(issuer_name: str, namespace: str, account: str) -> Prin
 def name_token(token_id: str) -> Principal:
     """An API token, which stands for itself."""
     return Principal(PrincipalKind.TOKEN, token_id)
-
-
-def is_visible(value: object) -> bool:
-    """Whether this is a text of 1 to 255 visible characters of ASCII, none of them a space."""
-    return (
-        isinstance(value, str)
-        and 0 < len(value) <= NAME_LENGTH_MAX
-        and value.isascii()
-        and value.isprintable()
-        and " " not in value
-    )
-
-
-def is_group_name(value: object) -> bool:
-    """Whether this may name a group: printable, in one form of Unicode, no space at an end."""
-    return (
-        isinstance(value, str)
-        and 0 < len(value) <= NAME_LENGTH_MAX
-        and value.isprintable()
-        and value == value.strip()
-        and unicodedata.is_normalized("NFC", value)
-    )

@@ -13,15 +13,14 @@ import datetime as dt
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from duramen.core.rights.grants import Principal
+from duramen.core.rights.grants import Principal, is_account_name, is_group_name, is_visible
 from duramen.runtime.credentials.encodings import EncodingError, decode_base64url, read_object
 from duramen.runtime.credentials.issuers import Issuer, IssuerKind
 from duramen.runtime.credentials.key_sets import VerifyingKey
 from duramen.runtime.credentials.principals import (
+    GROUP_COUNT_MAX,
     Bearer,
     CredentialRefusedError,
-    is_group_name,
-    is_visible,
     name_group,
     name_service_account,
     name_user,
@@ -30,7 +29,6 @@ from duramen.runtime.credentials.principals import (
 TOKEN_LENGTH_MAX: Final = 8_192
 LIFE_S_MAX: Final = 86_400
 SKEW_S_MAX: Final = 30
-GROUP_COUNT_MAX: Final = 128
 
 _PIECE_COUNT: Final = 3
 _TYPES: Final = ("JWT", "at+jwt")
@@ -165,6 +163,6 @@ def _read_account(issuer_name: str, subject: str, claims: Mapping[str, Any]) -> 
     pieces = subject.removeprefix(_ACCOUNT_PREFIX).split(":")
     if not subject.startswith(_ACCOUNT_PREFIX) or pieces != list(names) or "" in pieces:
         raise CredentialRefusedError(f"{issuer_name}: {subject!r} is not the account {names!r}")
-    if any("/" in piece for piece in pieces):
+    if not is_account_name("/".join(pieces)):
         raise CredentialRefusedError(f"{issuer_name}: no service account is called {subject!r}")
     return name_service_account(issuer_name, *pieces)

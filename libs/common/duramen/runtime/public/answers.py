@@ -22,6 +22,8 @@ from pydantic.json_schema import SkipJsonSchema
 
 from duramen.core.life.trim import SegmentStatus
 from duramen.core.log_node import LogNode
+from duramen.core.rights.grants import TOKEN_ID_PATTERN
+from duramen.core.rights.verbs import GrantedRole, Verb
 from duramen.core.segment import SegmentState
 from duramen.errors import DuramenError
 from duramen.limits import SEQ_NUM_MAX
@@ -85,6 +87,9 @@ _Next = Annotated[
     str, Field(description="the `from` of the request that goes on", pattern="^seq:[0-9]+$")
 ]
 _State = Annotated[str, WithJsonSchema({"enum": [state.value for state in SegmentState]})]
+_Role = Annotated[str, WithJsonSchema({"enum": [role.value for role in GrantedRole]})]
+_Verb = Annotated[str, WithJsonSchema({"enum": [verb.value for verb in Verb]})]
+_TokenId = Annotated[str, Field(pattern=f"^{TOKEN_ID_PATTERN}$")]
 _Status = Annotated[str, WithJsonSchema({"enum": [status.value for status in SegmentStatus]})]
 
 
@@ -443,6 +448,72 @@ class FencedAnswer(Answer):
     tail: MarkAnswer
 
 
+# --- Grants and access tokens --------------------------------------------------------------------
+
+
+class GivenGrantAnswer(Answer):
+    """A grant, with who gave it and when."""
+
+    who: Annotated[str, Field(description="a principal")]
+    role: _Role
+    scope: Annotated[str, Field(description="*, namespace, namespace/prefix* or namespace/log")]
+    by: Annotated[str, Field(description="a principal")]
+    given: _Time
+
+
+class GrantsAnswer(Answer):
+    """The grants within a scope."""
+
+    version: Annotated[_Count, Field(description="of all grants; 0: there are none yet")]
+    grants: list[GivenGrantAnswer]
+    not_understood: Annotated[
+        list[dict[str, Any]] | _Absent, Field(description="of *: rows that give nothing here")
+    ] = None
+    unreadable: Annotated[
+        str | _Absent, Field(description="of *: why nobody understands any grant")
+    ] = None
+
+
+class TokenScopeAnswer(Answer):
+    """What an access token may do, and on what."""
+
+    verbs: list[_Verb]
+    target: Annotated[str, Field(description="a scope, as of grants")]
+
+
+class AccessTokenAnswer(Answer):
+    """An access token without its secret."""
+
+    id: _TokenId
+    prefix: Annotated[str, Field(description="how its text begins")]
+    scopes: list[TokenScopeAnswer]
+    by: Annotated[str, Field(description="its maker, a principal")]
+    created: _Time
+    ends: _Time
+    note: str
+    parent: Annotated[_TokenId | _Absent, Field(description="the token that made it")] = None
+
+
+class AccessTokenMadeAnswer(AccessTokenAnswer):
+    """An access token that was made: its text is nowhere else."""
+
+    token: Annotated[str, Field(pattern="^dur1_[a-z2-7]{16}_[a-z2-7]{52}$")]
+
+
+class AccessTokensAnswer(Answer):
+    """A page of the access tokens that the caller may see."""
+
+    tokens: Annotated[list[AccessTokenAnswer], Field(description="by id")]
+    has_more: bool
+
+
+class AccessTokenRevokedAnswer(Answer):
+    """An access token that is not there any more."""
+
+    id: _TokenId
+    changed: bool
+
+
 ANSWERS: Final[tuple[type[Answer], ...]] = (
     MarkAnswer, EarlyMarkAnswer, HeadAnswer, AppendedAnswer, RecordAnswer, GapAnswer,
     RecordsAnswer,
@@ -451,6 +522,8 @@ ANSWERS: Final[tuple[type[Answer], ...]] = (
     NamespaceAnswer, NamespaceChangedAnswer, NamespaceDeletedAnswer, ListedNamespaceAnswer,
     NamespacesAnswer, LogMadeAnswer, LogAnswer, LogChangedAnswer, ListedLogAnswer, LogsAnswer,
     RolledAnswer, TruncatedAnswer, EndedAnswer, DeletedAnswer, FencedAnswer,
+    GivenGrantAnswer, GrantsAnswer, TokenScopeAnswer, AccessTokenAnswer, AccessTokenMadeAnswer,
+    AccessTokensAnswer, AccessTokenRevokedAnswer,
 )  # fmt: skip
 """In the order of the document."""
 

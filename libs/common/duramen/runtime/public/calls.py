@@ -18,12 +18,16 @@ from typing import Final, NamedTuple
 
 from duramen.core.rights.verbs import Verb
 from duramen.runtime.public.answers import (
+    AccessTokenMadeAnswer,
+    AccessTokenRevokedAnswer,
+    AccessTokensAnswer,
     Answer,
     AppendedAnswer,
     DeletedAnswer,
     EndedAnswer,
     EpochsAnswer,
     FencedAnswer,
+    GrantsAnswer,
     LogAnswer,
     LogChangedAnswer,
     LogMadeAnswer,
@@ -45,6 +49,9 @@ NAMESPACE_PATH: Final = "/v1/namespaces/{namespace}"
 LOGS_PATH: Final = "/v1/namespaces/{namespace}/logs"
 LOG_PATH: Final = "/v1/namespaces/{namespace}/logs/{log}"
 RECORDS_PATH: Final = f"{LOG_PATH}/records"
+GRANTS_PATH: Final = "/v1/grants"
+TOKENS_PATH: Final = "/v1/access-tokens"
+TOKEN_PATH: Final = "/v1/access-tokens/{id}"
 
 JSON: Final = "application/json"
 NDJSON: Final = "application/x-ndjson"
@@ -63,17 +70,6 @@ class Side(enum.Enum):
     BOTH = "both"
 
 
-class JudgedBy(enum.Enum):
-    """How a public port that asks who calls judges the verb of a call, before the call begins."""
-
-    TARGET = "target"
-    """On the log of the path, else on its namespace, else on the cluster."""
-
-    WHAT_IT_SHOWS = "what it shows"
-    """The caller has the verb on something in the namespace of the path; without one, whoever is
-    known. The call itself shows no more than that."""
-
-
 class CallFate(enum.Enum):
     """What it means that a call was sent on and never answered."""
 
@@ -85,6 +81,20 @@ class CallFate(enum.Enum):
 
     UNCERTAIN = "append_uncertain"
     """It may have taken effect, and a repetition may do it twice."""
+
+
+class On(enum.Enum):
+    """On what, and so when, a call is judged."""
+
+    PATH = "path"
+    """What the path names: the log, else the namespace, else the cluster; before all else."""
+
+    SHOWN = "what it shows"
+    """A list: each name that it would show."""
+
+    CALL = "what it says"
+    """The target stands in the query or the body: the call itself judges, once it has read it. The
+    port sees only that the caller is known."""
 
 
 class Given(NamedTuple):
@@ -105,8 +115,7 @@ class PublicCall(NamedTuple):
     path: str
     side: Side
     verb: Verb
-    """What the caller must be allowed to do, to the log of the path, else to its namespace, else to
-    the cluster; of a list, to anything that it shows."""
+    """What the caller must be allowed to do; to what, `judged` says."""
 
     summary: str
     description: str
@@ -118,7 +127,7 @@ class PublicCall(NamedTuple):
 
     needs_body: bool = False
     fate: CallFate = CallFate.NOTHING
-    judged_by: JudgedBy = JudgedBy.TARGET
+    judged: On = On.PATH
     lasts: bool = False
     """Whether it may go on for long, and is judged anew while it does."""
 
@@ -134,6 +143,7 @@ _OF_CHANGE: Final = (
     *_OF_LOG, "log_held", "log_unavailable", "batch_too_large", "unsupported_media",
 )  # fmt: skip
 _OF_CONFIG: Final = ("unsupported_media", "batch_too_large", "log_unavailable")
+_OF_RIGHTS: Final = (*_ANYWHERE, "log_unavailable")
 _PAGE: Final = ("prefix", "start_after", "limit")
 
 
@@ -295,7 +305,7 @@ CALLS: Final = (
     PublicCall(
         "listLogs", "GET", LOGS_PATH, Side.WRITE, Verb.LIST,
         "List a namespace's logs", "Sorted by name.",
-        _given(200, "a page", LogsAnswer), _OF_NAMESPACE, _PAGE, judged_by=JudgedBy.WHAT_IT_SHOWS,
+        _given(200, "a page", LogsAnswer), _OF_NAMESPACE, _PAGE, judged=On.SHOWN,
     ),
     PublicCall(
         "ensureNamespace", "PUT", NAMESPACE_PATH, Side.WRITE, Verb.CREATE,
@@ -328,7 +338,43 @@ CALLS: Final = (
     PublicCall(
         "listNamespaces", "GET", NAMESPACES_PATH, Side.WRITE, Verb.LIST,
         "List the namespaces", "Sorted by name.",
-        _given(200, "a page", NamespacesAnswer), _ANYWHERE, _PAGE, judged_by=JudgedBy.WHAT_IT_SHOWS,
+        _given(200, "a page", NamespacesAnswer), _ANYWHERE, _PAGE, judged=On.SHOWN,
+    ),
+    PublicCall(
+        "getGrants", "GET", GRANTS_PATH, Side.WRITE, Verb.GRANT,
+        "The grants within a scope", "With the version that a change of them names.",
+        _given(200, "the grants", GrantsAnswer), _OF_RIGHTS, ("scope",), judged=On.CALL,
+    ),
+    PublicCall(
+        "replaceGrants", "PUT", GRANTS_PATH, Side.WRITE, Verb.GRANT,
+        "Have these grants within a scope, and no others",
+        "As a whole or not at all. Whoever has every verb of a role, and `grant`, on all of a "
+        "scope gives that role there.",
+        _given(200, "the grants as they are now", GrantsAnswer),
+        (*_OF_RIGHTS, *_OF_CONFIG, "config_conflict"),
+        ("scope", "version"), {JSON: "WantedGrants"}, needs_body=True, fate=CallFate.REPEATABLE,
+        judged=On.CALL,
+    ),
+    PublicCall(
+        "makeAccessToken", "POST", TOKENS_PATH, Side.WRITE, Verb.GRANT,
+        "Make an access token",
+        "It may do no more than its maker, and ends with its maker's credential unless that one "
+        "has `grant` on each of its targets.",
+        _given(201, "the token, which is shown here alone", AccessTokenMadeAnswer),
+        (*_OF_RIGHTS, *_OF_CONFIG),
+        body={JSON: "NewAccessToken"}, needs_body=True, fate=CallFate.REPEATABLE, judged=On.CALL,
+    ),
+    PublicCall(
+        "listAccessTokens", "GET", TOKENS_PATH, Side.WRITE, Verb.GRANT,
+        "List the access tokens that the caller made or grants on", "Sorted by id.",
+        _given(200, "a page", AccessTokensAnswer), _OF_RIGHTS, ("start_after", "limit"),
+        judged=On.CALL,
+    ),
+    PublicCall(
+        "revokeAccessToken", "DELETE", TOKEN_PATH, Side.WRITE, Verb.GRANT,
+        "Revoke an access token", "`changed` is false if there was none.",
+        _given(200, "there is none", AccessTokenRevokedAnswer), (*_OF_RIGHTS, *_OF_CONFIG),
+        body={JSON: "Nothing"}, fate=CallFate.REPEATABLE, judged=On.CALL,
     ),
 )  # fmt: skip
 """The append first: routes are looked at in this order where a call is forwarded."""

@@ -17,6 +17,8 @@ _TIME: Final = "2026-11-21T03:57:06.350Z"
 _START: Final = {"seq_num": 0, "timestamp": _TIME, "lsn": "e1n0", "dlsn": "e1n0s0"}
 _END: Final = {"seq_num": 2, "timestamp": _TIME, "lsn": "e1n0", "dlsn": "e1n0s2"}
 _LOG: Final = {"namespace": "shop", "name": "orders"}
+_GRANT: Final = {"who": "user:corp/ann", "role": "owner", "scope": "shop"}
+_SCOPES: Final = [{"verbs": ["append", "list"], "target": "shop/ord*"}]
 _CONFIG: Final = LogConfig().to_json()
 
 EXAMPLES: Final[dict[str, dict[str, dict[str, Any]]]] = {
@@ -76,6 +78,18 @@ EXAMPLES: Final[dict[str, dict[str, dict[str, Any]]]] = {
     "fenceLog takes": {JSON: {"set": {"token": "till-4", "expected": ""}}},
     "fenceLog gives": {JSON: {"done": {"token": "till-4", "tail": _END}}},
     "ensureNamespace takes": {JSON: {"logs by themselves": {"auto_create": True}}},
+    "getGrants gives": {
+        JSON: {
+            "one": {
+                "version": 3,
+                "grants": [{**_GRANT, "by": "service:operator/op", "given": _TIME}],
+            }
+        }
+    },
+    "replaceGrants takes": {JSON: {"one owner": {"grants": [_GRANT]}}},
+    "makeAccessToken takes": {
+        JSON: {"for a till": {"scopes": _SCOPES, "expires": "30d", "note": "till 4"}}
+    },
     "listLogs gives": {JSON: {"one": {"logs": [{**_LOG, "log_id": "5"}], "has_more": False}}},
 }
 """`<call> takes` and `<call> gives`: media type → title → value."""

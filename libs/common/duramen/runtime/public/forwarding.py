@@ -32,6 +32,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
 from duramen.core.reading.replica_order import Place
+from duramen.core.rights.grants import check_token_id
 from duramen.errors import DuramenError
 from duramen.runtime.admission.callers import AdmittedCall, call_of
 from duramen.runtime.admission.identification import name_client
@@ -504,13 +505,15 @@ def _respell(request: Request, call: PublicCall) -> tuple[str, str]:
     The path is made anew from names that were checked, so that no peer sees another call in it.
 
     Raises:
-        DuramenError: `invalid_name`.
+        DuramenError: `invalid_name`; `invalid_argument`: an id is none.
     """
     names = dict(request.path_params)
     if "namespace" in names:
         check_namespace(names["namespace"])
     if "log" in names:
         check_log_name(names["log"])
+    if "id" in names:
+        check_token_id(names["id"])
     path = call.path.format(**names)
     query = request.scope["query_string"]
     if query:

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import orjson
 
+from duramen.core.rights.grants import TOKEN_ID_PATTERN
 from duramen.errors import ERRORS, DuramenError, Retry
 from duramen.limits import (
     APPEND_TIMEOUT_MAX_US,
@@ -36,6 +37,7 @@ from duramen.runtime.public.calls import (
 from duramen.runtime.public.examples import EXAMPLES, FACTS
 from duramen.runtime.public.schemas import (
     POSITION_PATTERN,
+    SCOPE_PATTERN,
     Schema,
     make_schemas,
     name_of,
@@ -224,6 +226,21 @@ _PARAMETERS: Final = {
     "prefix": _query("prefix", "only names that begin so", _TEXT, "ord"),
     "start_after": _query("start_after", "the last name of the page before", _TEXT, "orders"),
     "limit": _query("limit", "names in a page", _whole(1, LIST_COUNT_MAX), 100),
+    "id": _path("id", f"^{TOKEN_ID_PATTERN}$"),
+    "scope": {
+        **_query(
+            "scope", "*, namespace, namespace/prefix* or namespace/log",
+            {"type": "string", "pattern": SCOPE_PATTERN}, "shop/ord*",
+        ),
+        "required": True,
+    },
+    "version": {
+        **_query(
+            "version", "refuse as `config_conflict` unless this is the version of the grants",
+            _whole(0, 999_999_999), 1,
+        ),
+        "required": True,
+    },
     "config_version": _query(
         "config_version",
         "refuse as `config_conflict` unless the stored configuration has this version",

@@ -15,10 +15,15 @@ from typing import Any, Final
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, models_json_schema
 
 from duramen.config import LogConfig, NamespaceConfig
+from duramen.core.rights.changes import GRANT_COUNT_MAX
+from duramen.core.rights.token_scopes import SCOPE_COUNT_MAX
+from duramen.core.rights.verbs import GrantedRole, Verb
 from duramen.errors import ERRORS
 from duramen.limits import BATCH_RECORD_COUNT_MAX, FENCING_TOKEN_BYTES_MAX, SEQ_NUM_MAX
 from duramen.runtime.public.answers import ANSWERS, DESCRIBED_BY, Answer
 from duramen.texts import LAST_TIME_MS
+from duramen.units import DURATION_PATTERN
+from duramen.wire.nodes.access_tokens import NOTE_LENGTH_MAX
 
 Schema = dict[str, Any]
 
@@ -33,6 +38,9 @@ _KEYWORDS: Final = {
     )
 }  # fmt: skip
 
+SCOPE_PATTERN: Final = (
+    r"^(\*|[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(/[A-Za-z0-9][A-Za-z0-9._-]{0,254}\*?)?)$"
+)
 HEADER_COUNT_MAX: Final = 1_000
 PRODUCER_ID_PATTERN: Final = "^[ -~]{1,64}$"
 _NUMBER_PATTERN: Final = "[0-9]{1,15}"
@@ -210,6 +218,8 @@ _TOKEN: Final = text(
     f"at most {FENCING_TOKEN_BYTES_MAX} bytes; empty: none", maxLength=FENCING_TOKEN_BYTES_MAX
 )
 
+_SCOPE: Final = text("*, namespace, namespace/prefix* or namespace/log", pattern=SCOPE_PATTERN)
+
 _REQUESTS: Final[dict[str, Schema]] = {
     "NewRecord": taken(
         {
@@ -271,6 +281,44 @@ _REQUESTS: Final[dict[str, Schema]] = {
             "expected": {**_TOKEN, "description": "only in place of this one"},
         },
         required=("token",),
+    ),
+    "NewGrant": taken(
+        {
+            "who": text("a principal", maxLength=400),
+            "role": {"enum": [role.value for role in GrantedRole]},
+            "scope": _SCOPE,
+        },
+        required=("who", "role", "scope"),
+    ),
+    "WantedGrants": taken(
+        {
+            "grants": listed(reference("NewGrant"), maxItems=GRANT_COUNT_MAX),
+            "not_understood": listed(
+                {"type": "object"},
+                description="of *: the rows that stay of those that are not understood; else all",
+            ),
+        },
+        required=("grants",),
+    ),
+    "NewAccessToken": taken(
+        {
+            "scopes": listed(
+                taken(
+                    {
+                        "verbs": listed(
+                            {"enum": [verb.value for verb in Verb]}, minItems=1, uniqueItems=True
+                        ),
+                        "target": _SCOPE,
+                    },
+                    required=("verbs", "target"),
+                ),
+                minItems=1,
+                maxItems=SCOPE_COUNT_MAX,
+            ),
+            "expires": text("from now: 1 minute to 366 days", pattern=DURATION_PATTERN),
+            "note": text("what it is for", maxLength=NOTE_LENGTH_MAX),
+        },
+        required=("scopes", "expires"),
     ),
     "Nothing": taken({}),
 }  # fmt: skip

@@ -1,8 +1,9 @@
 """The grants of the cluster as this process knows them: one table, made anew at each change.
 
 A table is there whole or not at all. Until the node was read for the first time, and once the last
-table is older than GRANTS_AGE_MAX_US because ZooKeeper is away or the node is not understood,
-nobody is judged: that is no refusal of anybody, and is said otherwise.
+table is older than GRANTS_AGE_MAX_US because a look fails or the node is not understood, grants are
+unknown: a caller may do then what it may without any, and all else is no refusal of anybody, and
+is said otherwise.
 
 Called by nothing yet: no port knows who calls.
 Source: docs/protocol/rights.md "How grants reach processes".
@@ -12,17 +13,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import Final
 
-from duramen.core.rights.judgement import GrantTable
+from duramen.core.rights.grants import Principal
+from duramen.core.rights.judgement import CertainRights, GrantTable, Rights
+from duramen.core.rights.token_scopes import TokenScope
 from duramen.errors import DuramenError
 from duramen.limits import GRANTS_AGE_MAX_US
 from duramen.runtime.registry import Follower
-from duramen.runtime.stores.metadata_store import MetadataStore, SessionState
+from duramen.runtime.stores.metadata_store import (
+    MetadataError,
+    MetadataStore,
+    Rejected,
+    SessionState,
+)
 from duramen.units import SECOND, format_duration
 from duramen.wire.metadata_json import MetadataJsonError, Paths
 from duramen.wire.nodes.grants import GrantsNode, read_grants
 
 _LOG = logging.getLogger(__name__)
+
+_FORBIDDEN_RETRY_S: Final = 5.0
+"""No watch tells that a node may be read from now on."""
 
 
 class GrantCache:
@@ -40,12 +52,28 @@ class GrantCache:
         store.on_session(self._on_session)
 
     async def start(self) -> None:
-        """Read the node, and follow it from then on; returns after the first read."""
+        """Look at the node, and follow it; returns after the first answer, whatever it says."""
         await self._follower.start()
 
     async def stop(self) -> None:
         """Stop following; what is known grows old."""
         await self._follower.stop()
+
+    def rights_of(self, *principals: Principal, scopes: tuple[TokenScope, ...] = ()) -> Rights:
+        """What a caller may do now; asked anew for each call.
+
+        Where grants are not known, or may be too old, `judge` and its like say yes to what needs
+        no grant, and raise `metadata_unavailable` instead of saying no.
+
+        Args:
+            principals: the caller, then its groups.
+            scopes: of the access token that it has shown.
+        """
+        try:
+            table = self.get_table()
+        except DuramenError as unknown:
+            return CertainRights(principals, scopes, unknown)
+        return table.rights_of(*principals, scopes=scopes)
 
     def get_table(self) -> GrantTable:
         """The grants by which a call is judged now; another object after each change.
@@ -73,12 +101,20 @@ class GrantCache:
         }
 
     async def _look(self) -> None:
-        stored = await self._follower.get(self._path)
         try:
+            stored = await self._follower.get(self._path)
             node = GrantsNode() if stored is None else read_grants(stored.data)
+        except Rejected as error:
+            self._keep_old(str(error))
+            # Raised, it would keep a start waiting for as long as the node is closed to us.
+            self._follower.look_later(_FORBIDDEN_RETRY_S)
+            return
         except MetadataJsonError as error:
             self._keep_old(str(error))
             return
+        except MetadataError:
+            self._grow_old()
+            raise
         self._fault = None
         if node.not_understood and len(node.not_understood) != self._not_understood_count:
             _LOG.warning("%d grants are not understood and give nothing; the first: %s",

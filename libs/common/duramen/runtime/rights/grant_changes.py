@@ -4,112 +4,116 @@ The caller is judged by the very node that its change replaces, never by a cache
 its right a moment ago could still give it back to itself. A change of unknown outcome is looked up
 by its nonce (R3). What a change makes of the grants is the core's to decide.
 
-Called by nothing yet: no port knows who calls. Source: docs/protocol/rights.md "How grants change".
+Called by the sequencer's control operations. Source: docs/protocol/rights.md "How grants change".
 """
 
 from __future__ import annotations
 
-import secrets
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
-from duramen.core.rights.changes import list_grants, replace_grants
-from duramen.core.rights.grants import GivenGrant, Grant, GrantScope, Principal
-from duramen.core.rights.judgement import GrantTable, Rights
+from duramen.core.rights.changes import StrangeScopes, list_grants, replace_grants
+from duramen.core.rights.grants import GivenGrant, Grant, GrantScope
+from duramen.core.rights.judgement import Rights
 from duramen.errors import DuramenError
+from duramen.runtime.credentials.principals import Bearer
+from duramen.runtime.rights.grants_reading import ReadGrants, read_grants_now
 from duramen.runtime.stores.metadata_store import (
     Conflict,
     MetadataError,
     MetadataStore,
     OutcomeUnknown,
 )
-from duramen.wire.metadata_json import MetadataJsonError, Paths
-from duramen.wire.nodes.grants import GRANTS_BYTES_MAX, GrantsNode, encode_grants, read_grants
+from duramen.wire.metadata_json import Paths
+from duramen.wire.nodes.grants import GRANTS_BYTES_MAX, GrantsNode, encode_grants
+
+StrangeRows = Sequence[Mapping[str, Any]]
+"""Rows that are not understood, as they are stored."""
 
 
 class SeenGrants(NamedTuple):
-    """Grants within a scope, and the version of the node that has them; 0: there is none yet."""
+    """Grants within a scope, and the version of the node that has them; 0: there is none yet.
+
+    Of `*` also what is not understood: rows, or why it is the whole node.
+    """
 
     version: int
     grants: tuple[GivenGrant, ...]
-
-
-class _ReadNode(NamedTuple):
-    version: int
-    node: GrantsNode
-    size_bytes: int
-
-    def rights_of(self, caller: tuple[Principal, ...]) -> Rights:
-        return GrantTable(given.grant for given in self.node.grants).rights_of(*caller)
+    not_understood: tuple[Mapping[str, Any], ...] = ()
+    unreadable: str | None = None
 
 
 class GrantChanges:
-    """The one writer of the node `grants`."""
+    """The one writer of the node `grants`, but for deletions of namespaces."""
 
     def __init__(self, store: MetadataStore, paths: Paths) -> None:
         self._store = store
         self._path = paths.grants
 
-    async def list_within(self, scope: GrantScope, caller: tuple[Principal, ...]) -> SeenGrants:
+    async def list_within(self, scope: GrantScope, caller: Bearer) -> SeenGrants:
         """The grants within the scope.
 
-        Args:
-            caller: who asks: itself, then its groups.
-
         Raises:
-            DuramenError: `forbidden`; `metadata_unavailable`; `internal`: the node is broken.
+            DuramenError: `forbidden`; `metadata_unavailable`, also where the node is not
+                understood and the caller cannot mend it.
         """
         read = await self._read()
-        within = list_grants(read.node.grants, scope, read.rights_of(caller))
-        return SeenGrants(read.version, within)
+        list_grants(read.node.grants, scope, _judge(read, scope, caller))
+        return _see(read, scope)
 
     async def replace_within(
         self,
         scope: GrantScope,
         wanted: Collection[Grant],
-        caller: tuple[Principal, ...],
+        caller: Bearer,
         *,
         version: int,
+        nonce: str,
+        strange: StrangeRows | None = None,
     ) -> SeenGrants:
         """Have these grants within the scope from now on, and no others.
 
         Args:
-            caller: as of `list_within`; the first is who gives what is new.
+            caller: is who gives what is new.
             version: that of the list which the caller has seen.
+            nonce: the same in each try of one change, and of no other.
+            strange: of `*` alone: the rows that stay of those that are not understood; None: all.
 
         Raises:
             DuramenError: `forbidden`, `config_conflict`: nothing was changed; `invalid_argument`:
                 nor was it, one of them cannot be there; `metadata_unavailable`: it may have been
-                changed, and the list tells; `internal`: the node is broken.
+                changed, and the list tells.
         """
         read = await self._read()
-        rights = read.rights_of(caller)
+        if read.version and read.node.nonce == nonce:
+            # A try whose answer was lost; it may have taken the caller's own right.
+            return _see(read, scope)
+        rights = _judge(read, scope, caller)
+        kept = _choose_strange(read.node, scope, strange)
+        scopes = StrangeScopes(_scopes_of(read.node.not_understood), _scopes_of(kept))
         changed = replace_grants(
             read.node.grants, scope, wanted,
-            by=caller[0], rights=rights, now_unix_ms=time.time_ns() // 1_000_000,
+            by=caller.principal, rights=rights, now_unix_ms=time.time_ns() // 1_000_000,
+            strange=scopes,
         )  # fmt: skip
         if read.version != version:
             raise _conflict(read.version)
-        if changed == read.node.grants:
-            return SeenGrants(read.version, list_grants(changed, scope, rights))
-        node = replace(read.node, grants=changed, nonce=secrets.token_hex(12))
-        return SeenGrants(await self._write(read, node), list_grants(changed, scope, rights))
+        is_same = changed == read.node.grants and kept == read.node.not_understood
+        if is_same and read.fault is None:
+            return _see(read, scope)
+        node = replace(read.node, grants=changed, nonce=nonce, not_understood=kept)
+        written = read._replace(version=await self._write(read, node), node=node, fault=None)
+        return _see(written, scope)
 
-    async def _read(self) -> _ReadNode:
+    async def _read(self) -> ReadGrants:
         try:
-            await self._store.sync(self._path)
-            stored = await self._store.get(self._path)
-            if stored is None:
-                return _ReadNode(0, GrantsNode(), 0)
-            return _ReadNode(stored.version + 1, read_grants(stored.data), len(stored.data))
+            return await read_grants_now(self._store, self._path)
         except MetadataError as error:
             raise DuramenError("metadata_unavailable", f"ZooKeeper: {error}") from error
-        except MetadataJsonError as error:
-            raise DuramenError("internal", f"the grants are to be mended: {error}") from error
 
-    async def _write(self, read: _ReadNode, node: GrantsNode) -> int:
+    async def _write(self, read: ReadGrants, node: GrantsNode) -> int:
         data = encode_grants(node)
         if len(data) > max(GRANTS_BYTES_MAX, read.size_bytes):
             raise DuramenError(
@@ -130,7 +134,7 @@ class GrantChanges:
             raise DuramenError("metadata_unavailable", f"ZooKeeper: {error}") from error
         return read.version + 1
 
-    async def _find_out(self, read: _ReadNode, node: GrantsNode, error: OutcomeUnknown) -> None:
+    async def _find_out(self, read: ReadGrants, node: GrantsNode, error: OutcomeUnknown) -> None:
         now = await self._read()
         if now.version == read.version + 1 and now.node.nonce == node.nonce:
             return
@@ -152,3 +156,39 @@ def _conflict(version: int | None = None) -> DuramenError:
         "config_conflict", f"somebody else changed the grants: read them again{now}",
         field="version",
     )  # fmt: skip
+
+
+def _judge(read: ReadGrants, scope: GrantScope, caller: Bearer) -> Rights:
+    """What the caller may do; a node that is not understood is replaced as a whole, or not."""
+    if read.fault is not None and scope != GrantScope():
+        raise read.say_fault()
+    return read.rights_of(caller)
+
+
+def _see(read: ReadGrants, scope: GrantScope) -> SeenGrants:
+    """What a caller is shown that was judged before."""
+    within = tuple(given for given in read.node.grants if scope.covers(given.grant.scope))
+    strange = read.node.not_understood if scope == GrantScope() else ()
+    return SeenGrants(read.version, within, strange, read.fault)
+
+
+def _choose_strange(
+    node: GrantsNode, scope: GrantScope, wanted: StrangeRows | None
+) -> tuple[Mapping[str, Any], ...]:
+    """Of the rows that are not understood those that stay.
+
+    Raises:
+        DuramenError: `invalid_argument`: one is not there, or they are chosen within less than all.
+    """
+    if wanted is None:
+        return node.not_understood
+    if scope != GrantScope() or any(row not in node.not_understood for row in wanted):
+        raise DuramenError(
+            "invalid_argument", "not_understood: of * alone, give rows that its list shows",
+            field="not_understood",
+        )  # fmt: skip
+    return tuple(row for row in node.not_understood if row in wanted)
+
+
+def _scopes_of(rows: StrangeRows) -> tuple[str, ...]:
+    return tuple(row["scope"] for row in rows)

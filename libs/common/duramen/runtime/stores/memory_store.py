@@ -10,6 +10,7 @@ and `reconnect`, and `doom_next_write` for the three ways in which a write's out
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -46,6 +47,7 @@ class _Node:
     ephemeral_session: int = 0
     version: int = 0
     made: int = 0
+    changed_unix_ms: int = 0
     children: set[str] = field(default_factory=set)
 
 
@@ -55,6 +57,8 @@ class MemoryTree:
 
     def __init__(self) -> None:
         self._nodes: dict[str, _Node] = {"/": _Node(b"")}
+        self.now_unix_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+        """The store's clock, which is not its clients'."""
         self._on_expired: dict[int, Callable[[], None]] = {}
         self._last_session_id = 0
         self._transaction = 0
@@ -90,8 +94,9 @@ class MemoryTree:
         if node is None:
             return None
         return Stored(
-            node.data, node.version, node.ephemeral_session, len(node.children), node.made
-        )
+            node.data, node.version, node.ephemeral_session, len(node.children), node.made,
+            node.changed_unix_ms,
+        )  # fmt: skip
 
     def children(self, path: str) -> tuple[str, ...] | None:
         node = self._nodes.get(path)
@@ -138,9 +143,10 @@ class MemoryTree:
             case Check():
                 return op.version
             case Set():
-                before = node.data
+                before = node.data, node.changed_unix_ms
                 node.data, node.version = op.data, op.version + 1
-                undo.append(lambda: self._restore(node, before, op.version))
+                node.changed_unix_ms = self.now_unix_ms()
+                undo.append(lambda: self._restore(node, op.version, *before))
                 return node.version
             case DeleteNode():
                 if node.children:
@@ -161,14 +167,15 @@ class MemoryTree:
             raise Conflict(index, ConflictKind.NO_NODE, op.path)
         if parent.ephemeral_session:
             raise Rejected(f"an ephemeral node has no children: {op.path}")
-        node = _Node(op.data, session_id if op.ephemeral else 0, made=self._transaction)
+        session = session_id if op.ephemeral else 0
+        node = _Node(op.data, session, 0, self._transaction, self.now_unix_ms())
         self._insert(op.path, node)
         undo.append(lambda: self._remove(op.path))
         return 0
 
     @staticmethod
-    def _restore(node: _Node, data: bytes, version: int) -> None:
-        node.data, node.version = data, version
+    def _restore(node: _Node, version: int, data: bytes, changed_unix_ms: int) -> None:
+        node.data, node.version, node.changed_unix_ms = data, version, changed_unix_ms
 
     def _insert(self, path: str, node: _Node) -> None:
         self._nodes[path] = node

@@ -97,7 +97,8 @@ class Stored:
     """A node as it was read. `version` counts the changes of the data from 0.
 
     `made` is the transaction that made the node: of two nodes of one store the one with the
-    greater number was made later. 0: not known.
+    greater number was made later. 0: not known. `changed_unix_ms` is when the store, not this
+    process, last wrote the data, by the clock of the server that led it then.
     """
 
     data: bytes
@@ -105,6 +106,7 @@ class Stored:
     ephemeral_session: int  # 0: persistent
     children_count: int
     made: int = field(default=0, compare=False)
+    changed_unix_ms: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -356,7 +356,9 @@ class ZooKeeperStore:
         if found is None:
             return None
         data, stat = found
-        return Stored(data or b"", stat.version, stat.ephemeralOwner, stat.numChildren, stat.czxid)
+        return Stored(
+            data or b"", stat.version, stat.ephemeralOwner, stat.numChildren, stat.czxid, stat.mtime
+        )
 
     async def children(self, path: str, watch: Watch | None = None) -> tuple[str, ...] | None:
         found = await self._read_or_await_creation(path, watch, KazooClient.get_children_async)

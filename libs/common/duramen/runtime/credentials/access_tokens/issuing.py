@@ -1,183 +1,318 @@
-"""API tokens issued and revoked: one node each, written once, removed once.
+"""API tokens issued, listed and revoked: one node each, written once, removed once.
 
-What a token may do is no wider than what its issuer may do now, which the caller says. Of a token
-that was made with another one neither the scopes nor the end pass those of that one. A write of
-unknown fate is read back, since ids are never used twice (R3).
+Who asks is judged by the node `grants` as it is, which the same `multi()` proves unchanged, and a
+token by its own node. The secret is not here: whoever asks has drawn it and tells its hash, so a
+try whose fate is unknown is found by the id, which is never used twice (R3).
 
-Called by whoever serves `/v1/access-tokens`. Source: docs/protocol/credentials.md "API tokens".
+Called by the sequencer's control operations.
+Source: docs/protocol/credentials.md "Who makes one, and for how long".
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from typing import Final
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
 
-from duramen.core.rights.grants import PrincipalKind
+from duramen.core.rights.grants import GrantScope, PrincipalKind
+from duramen.core.rights.judgement import Rights
+from duramen.core.rights.token_scopes import TokenScope
+from duramen.core.rights.verbs import Verb
 from duramen.errors import DuramenError
-from duramen.runtime.credentials.access_tokens.scopes import check_target, find_wider
-from duramen.runtime.credentials.access_tokens.token_table import DEPTH_MAX, TokenTable
-from duramen.runtime.credentials.access_tokens.token_text import TokenText, make_token
-from duramen.runtime.credentials.principals import Bearer
+from duramen.runtime.credentials.access_tokens.lines import DEPTH_MAX, find_line, is_whole
+from duramen.runtime.credentials.access_tokens.token_stock import SeenTokens, TokenStock
+from duramen.runtime.credentials.access_tokens.token_text import format_prefix
+from duramen.runtime.credentials.principals import Bearer, name_token
+from duramen.runtime.rights.grants_reading import ReadGrants, read_grants_now
 from duramen.runtime.stores.metadata_store import (
+    Check,
     Conflict,
     ConflictKind,
+    Create,
+    DeleteNode,
+    MetadataError,
     MetadataStore,
+    Op,
     OutcomeUnknown,
+    create_parents,
 )
 from duramen.wire.metadata_json import Paths
-from duramen.wire.nodes.access_tokens import (
-    SCOPE_COUNT_MAX,
-    TEXT_LENGTH_MAX,
-    AccessToken,
-    Scope,
-    encode_access_token,
-    is_token_id,
-    is_verbs,
-)
+from duramen.wire.nodes.access_tokens import AccessToken, encode_access_token
 
 LIFE_S_MIN: Final = 60
 LIFE_S_MAX: Final = 366 * 86_400
 TOKEN_COUNT_MAX: Final = 4_096
+NAMESPACE_TOKEN_COUNT_MAX: Final = 256
+"""Of those that name one namespace, so that one issuer does not use up what all share."""
+
 KEPT_AFTER_END_S: Final = 86_400
 """So long a token that has ended is still listed: who wonders why it is refused finds it."""
 
 SWEPT_COUNT_MAX: Final = 64
+_TRIES: Final = 20
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+class AskedToken(NamedTuple):
+    """What a new token is to be; its id and hash were drawn by whoever gives its text away."""
+
+    token_id: str
+    secret_hash: bytes
+    scopes: tuple[TokenScope, ...]
+    life_s: int
+    note: str
+
+
+class _Judged(NamedTuple):
+    """What is known when a caller is judged: who it is by its own node, and what it may do."""
+
+    caller: Bearer
+    rights: Rights
+    read: ReadGrants
+    seen: SeenTokens
+    line: tuple[AccessToken, ...]
+    """Of the token that it has shown; empty: none."""
+
+    def may_see(self, token: AccessToken) -> bool:
+        """Whether it is the token's maker, the token itself, or grants on all of its targets."""
+        principal = self.caller.principal
+        if principal in (token.issued_by, name_token(token.token_id)):
+            return True
+        return self.grants_on(token.scopes)
+
+    def grants_on(self, scopes: Sequence[TokenScope]) -> bool:
+        return all(self.rights.holds((Verb.GRANT,), scope.on) for scope in scopes)
 
 
 class TokenIssuer:
-    """Makes tokens, and revokes them, by a table that is kept current."""
+    """Makes tokens, shows them, and revokes them."""
 
-    def __init__(self, store: MetadataStore, paths: Paths, table: TokenTable) -> None:
+    def __init__(self, store: MetadataStore, paths: Paths, stock: TokenStock) -> None:
         self._store = store
         self._paths = paths
-        self._table = table
+        self._stock = stock
 
-    async def issue(
-        self,
-        issuer: Bearer,
-        held: Sequence[Scope],
-        scopes: Sequence[Scope],
-        *,
-        life_s: int,
-        note: str,
-        now_s: int,
-    ) -> tuple[TokenText, AccessToken]:
-        """Make a token; its text is nowhere but in the answer.
+    async def issue(self, caller: Bearer, asked: AskedToken, now_s: int) -> AccessToken:
+        """Make a token, or find the one that an earlier try made.
 
         Args:
-            issuer: who asks.
-            held: all that the issuer may do now, by grants and by its own scopes.
-            life_s: 60 to 366 days; one that is made with a token ends with that at the latest.
-            note: what it is for, printable, 400 characters at most.
+            now_s: seconds since 1970.
 
         Raises:
-            DuramenError: `invalid_argument` or `invalid_name`, with the field, also where there
-                are too many; `forbidden` where it would be wider than its issuer.
-            CredentialRefusedError: the token that it was to be made with counts no more.
-            MetadataError: it is not known to be there. Nobody has its text, so it opens nothing.
+            DuramenError: `forbidden`; `invalid_argument` with the field, also where there are too
+                many; `metadata_unavailable`: it may be there or not, the same may be asked again.
+            MetadataError: as the latter.
         """
-        _check(scopes, life_s, note)
-        wider = find_wider(scopes, held)
-        if wider is not None:
-            raise DuramenError(
-                "forbidden",
-                f"scopes: {wider[0]} on {wider[1]} is more than {issuer.principal} may do",
-                field="scopes",
-            )
-        parent = self._find_parent(issuer)
-        ends_s = now_s + life_s if parent is None else min(now_s + life_s, issuer.until_s)
-        await self._sweep(now_s)
-        if len(self._table.list_tokens()) >= TOKEN_COUNT_MAX:
-            raise DuramenError(
-                "invalid_argument", f"there are {TOKEN_COUNT_MAX} tokens: revoke some"
-            )
-        made = make_token()
-        token = AccessToken(
-            made.token_id, made.hash, str(issuer.principal), tuple(scopes), now_s, ends_s, note,
-            parent,
-        )  # fmt: skip
-        await self._write(token)
-        return made, token
+        check_life_s(asked.life_s)
+        path = self._paths.access_token(asked.token_id)
+        for _ in range(_TRIES):
+            judged = await self._judge(caller, now_s)
+            made = judged.seen.tokens.get(asked.token_id)
+            if made is not None:
+                return _recognise(made, asked, caller)
+            token = _make(judged, asked, now_s)
+            _check_room(judged.seen, token, now_s)
+            parents = (Check(self._paths.access_token(one.token_id), 0) for one in judged.line[:1])
+            ops: tuple[Op, ...] = (
+                *judged.read.prove(), *parents, Create(path, encode_access_token(token)),
+            )  # fmt: skip
+            try:
+                await self._store.commit(ops)
+            except Conflict as conflict:
+                if (conflict.kind, conflict.path) == (ConflictKind.NO_NODE, path):
+                    await create_parents(self._store.commit, path)
+            except OutcomeUnknown:
+                pass  # the next look tells
+            else:
+                await self._sweep(path, judged.seen)
+                return token
+        raise _too_often()
 
-    async def revoke(self, token_id: str) -> bool:
+    async def list_for(
+        self, caller: Bearer, start_after: str, limit: int, now_s: int
+    ) -> tuple[tuple[AccessToken, ...], bool]:
+        """A page of the tokens that the caller may see, by id, and whether there are more.
+
+        Raises:
+            DuramenError: `forbidden`, `metadata_unavailable`.
+            MetadataError: they cannot be read.
+        """
+        judged = await self._judge(caller, now_s)
+        shown = (
+            token
+            for token_id, token in sorted(judged.seen.tokens.items())
+            if token_id > start_after and judged.may_see(token)
+        )
+        page = tuple(itertools.islice(shown, limit + 1))
+        return page[:limit], len(page) > limit
+
+    async def revoke(self, caller: Bearer, token_id: str, now_s: int) -> bool:
         """Remove a token: it opens nothing from each process's next look on.
 
         Returns:
-            Whether it was there.
+            Whether this call removed it.
 
         Raises:
-            DuramenError: `invalid_argument`: that is no token's id.
-            MetadataError: it may still be there: revoke it again.
+            DuramenError: `forbidden`; `metadata_unavailable`: it may be there or not.
+            MetadataError: as the latter.
         """
-        if not is_token_id(token_id):
-            raise DuramenError("invalid_argument", f"{token_id!r} is no token's id", field="id")
         path = self._paths.access_token(token_id)
-        await self._store.sync(path)
-        found = await self._store.get(path)
-        if found is None:
-            return False
-        return await self._remove(path, found.version)
-
-    def _find_parent(self, issuer: Bearer) -> str | None:
-        """The token that another one is made with, if it is one."""
-        if issuer.principal.kind is not PrincipalKind.TOKEN:
-            return None
-        parent_id = issuer.principal.name
-        if self._table.count_line(parent_id) >= DEPTH_MAX:
-            raise DuramenError(
-                "forbidden", f"{issuer.principal} was made with too many others: ask as somebody"
-            )
-        return parent_id
-
-    async def _sweep(self, now_s: int) -> None:
-        """Remove tokens that nobody will ask about any more, a few at a time."""
-        over = (
-            one for one in self._table.list_tokens() if one.expires_s < now_s - KEPT_AFTER_END_S
-        )
-        for token in itertools.islice(over, SWEPT_COUNT_MAX):
-            await self._remove(self._paths.access_token(token.token_id), 0)
-
-    async def _remove(self, path: str, version: int) -> bool:
-        try:
-            await self._store.delete(path, version=version)
-        except Conflict as conflict:
-            if conflict.kind is not ConflictKind.NO_NODE:
-                raise
-            return False
-        return True
-
-    async def _write(self, token: AccessToken) -> None:
-        path, data = self._paths.access_token(token.token_id), encode_access_token(token)
-        try:
-            await self._store.create(path, data, make_parents=True)
-        except OutcomeUnknown:
-            await self._store.sync(path)
+        is_sent = False
+        for _ in range(_TRIES):
+            judged = await self._judge(caller, now_s)
             found = await self._store.get(path)
-            if found is None or found.data != data:
-                raise
+            if found is None or token_id not in judged.seen.names:
+                return is_sent
+            token = judged.seen.tokens.get(token_id)
+            # What opens nothing says of nobody that it is theirs.
+            everything = judged.rights.holds((Verb.GRANT,), GrantScope()) if token is None else True
+            if not everything or (token is not None and not judged.may_see(token)):
+                raise DuramenError(
+                    "forbidden", f"revoke {format_prefix(token_id)}: you may not", field="id"
+                )
+            try:
+                await self._store.commit((*judged.read.prove(), DeleteNode(path, found.version)))
+            except Conflict:
+                continue
+            except OutcomeUnknown:
+                is_sent = True
+            else:
+                return True
+        raise _too_often()
+
+    async def _judge(self, caller: Bearer, now_s: int) -> _Judged:
+        """Who asks, by what is stored now.
+
+        Raises:
+            DuramenError: `forbidden`: its credential has ended, or its token was revoked.
+        """
+        if caller.until_s <= now_s:
+            raise DuramenError("forbidden", "your credential has ended meanwhile")
+        # First the grants: what is read later may be newer, and the commit proves that they stay.
+        read = await read_grants_now(self._store, self._paths.grants)
+        seen = await self._stock.look()
+        line: tuple[AccessToken, ...] = ()
+        if caller.principal.kind is PrincipalKind.TOKEN:
+            token = seen.tokens.get(caller.principal.name)
+            line = () if token is None else find_line(token, seen.tokens)
+            if token is None or not is_whole(line):
+                raise DuramenError("forbidden", f"{caller.principal} was revoked")
+            caller = Bearer(caller.principal, caller.until_s, scopes=token.scopes)
+        return _Judged(caller, read.rights_of(caller), read, seen, line)
+
+    async def _sweep(self, written: str, seen: SeenTokens) -> None:
+        """Remove tokens that nobody will ask about any more, a few at a time.
+
+        The time is the store's, of the node just written: a process whose own clock is ahead would
+        remove tokens that live.
+        """
+        try:
+            found = await self._store.get(written)
+            if found is None:
+                return
+            dead = _find_dead(seen, found.changed_unix_ms // 1_000)
+            for token_id in itertools.islice(dead, SWEPT_COUNT_MAX):
+                await remove_token(self._store, self._paths.access_token(token_id))
+        except MetadataError as error:
+            _LOG.info("ended API tokens stay for now: %s", error)
 
 
-def _check(scopes: Sequence[Scope], life_s: int, note: str) -> None:
-    """See that a request has the form that a node of a token has."""
-    if not 1 <= len(scopes) <= SCOPE_COUNT_MAX:
-        raise DuramenError(
-            "invalid_argument", f"scopes: give 1 to {SCOPE_COUNT_MAX}", field="scopes"
-        )
-    for scope in scopes:
-        check_target(scope.target)
-        if not is_verbs(scope.verbs):
-            raise DuramenError(
-                "invalid_argument", "scopes: give each some verbs, words in lower case",
-                field="scopes",
-            )  # fmt: skip
+async def remove_token(store: MetadataStore, path: str) -> None:
+    """Remove a token's node, if it is there.
+
+    Raises:
+        MetadataError: it may still be there.
+    """
+    try:
+        await store.delete(path, version=0)
+    except Conflict as conflict:
+        if conflict.kind is not ConflictKind.NO_NODE:
+            raise
+
+
+def check_life_s(life_s: int) -> int:
+    """How long a token is to live, 60 s to 366 days.
+
+    Raises:
+        DuramenError: `invalid_argument`, field `expires`.
+    """
     if not LIFE_S_MIN <= life_s <= LIFE_S_MAX:
         raise DuramenError(
-            "invalid_argument", f"expires: give {LIFE_S_MIN} s to {LIFE_S_MAX // 86_400} days",
+            "invalid_argument",
+            f"expires: give a time from {LIFE_S_MIN} s to {LIFE_S_MAX // 86_400} days",
             field="expires",
-        )  # fmt: skip
-    if len(note) > TEXT_LENGTH_MAX or not note.isprintable():
+        )
+    return life_s
+
+
+def _recognise(made: AccessToken, asked: AskedToken, caller: Bearer) -> AccessToken:
+    """The token, if it is the one that is asked for."""
+    if (made.secret_hash, made.issued_by) != (asked.secret_hash, caller.principal):
+        raise DuramenError("invalid_argument", "that token is somebody else's", field="id")
+    return made
+
+
+def _make(judged: _Judged, asked: AskedToken, now_s: int) -> AccessToken:
+    """The token, if the caller may make it.
+
+    Raises:
+        DuramenError: `forbidden`.
+    """
+    for scope in asked.scopes:
+        for verb in sorted(scope.verbs):
+            if not judged.rights.holds((verb,), scope.on):
+                raise DuramenError(
+                    "forbidden", f"{verb} on {scope.on}: you may not", field="scopes"
+                )
+    line, ends_s = judged.line, now_s + asked.life_s
+    if len(line) >= DEPTH_MAX:
         raise DuramenError(
-            "invalid_argument", f"note: give {TEXT_LENGTH_MAX} printable characters at most",
-            field="note",
-        )  # fmt: skip
+            "forbidden", f"{judged.caller.principal} was made with too many others: ask as somebody"
+        )
+    if line:
+        ends_s = min(ends_s, *(one.expires_s for one in line))
+    elif not judged.grants_on(asked.scopes):
+        # Whoever grants could give what lasts without a token.
+        ends_s = min(ends_s, judged.caller.until_s)
+    return AccessToken(
+        asked.token_id, asked.secret_hash, judged.caller.principal, asked.scopes,
+        now_s, ends_s, asked.note, line[0].token_id if line else None,
+    )  # fmt: skip
+
+
+def _check_room(seen: SeenTokens, token: AccessToken, now_s: int) -> None:
+    """Refuse what would be too many: of all, and of those that name a namespace."""
+    alive = [
+        one
+        for one in seen.tokens.values()
+        if one.expires_s > now_s and is_whole(find_line(one, seen.tokens))
+    ]
+    if len(alive) + seen.unreadable_count >= TOKEN_COUNT_MAX:
+        raise _refuse_more(f"there are {TOKEN_COUNT_MAX} tokens")
+    for namespace in sorted(list_namespaces(token)):
+        if sum(namespace in list_namespaces(one) for one in alive) >= NAMESPACE_TOKEN_COUNT_MAX:
+            raise _refuse_more(f"{NAMESPACE_TOKEN_COUNT_MAX} tokens name {namespace}")
+
+
+def list_namespaces(token: AccessToken) -> frozenset[str]:
+    """The namespaces that a token's scopes name; `*` names none."""
+    return frozenset(one.on.namespace for one in token.scopes if one.on.namespace is not None)
+
+
+def _refuse_more(what: str) -> DuramenError:
+    return DuramenError("invalid_argument", f"{what}: revoke some", field="scopes")
+
+
+def _find_dead(seen: SeenTokens, now_s: int) -> Iterator[str]:
+    """Ids of tokens that ended long ago, and of those whose line is broken."""
+    for token_id, token in seen.tokens.items():
+        first_maker = find_line(token, seen.tokens)[-1].parent_id
+        is_broken = first_maker is not None and first_maker not in seen.names
+        if is_broken or token.expires_s < now_s - KEPT_AFTER_END_S:
+            yield token_id
+
+
+def _too_often() -> DuramenError:
+    return DuramenError("metadata_unavailable", "grants or tokens change all the time: try again")

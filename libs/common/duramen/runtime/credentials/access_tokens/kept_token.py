@@ -15,8 +15,9 @@ import stat
 from pathlib import Path
 from typing import Final
 
+from duramen.core.rights.grants import GrantScope, Principal
+from duramen.core.rights.token_scopes import TokenScope
 from duramen.core.rights.verbs import Verb
-from duramen.runtime.credentials.access_tokens.scopes import EVERYTHING
 from duramen.runtime.credentials.access_tokens.token_text import (
     TokenText,
     make_token,
@@ -28,24 +29,23 @@ from duramen.runtime.stores.metadata_store import MetadataStore
 from duramen.wire.metadata_json import MetadataJsonError, Paths
 from duramen.wire.nodes.access_tokens import (
     AccessToken,
-    Scope,
     encode_access_token,
     read_access_token,
 )
 
 LIFE_S: Final = 365 * 86_400
 RENEWED_BEFORE_S: Final = 30 * 86_400
-_ALL: Final = (Scope(frozenset(verb.value for verb in Verb), EVERYTHING),)
+_ALL: Final = (TokenScope(frozenset(Verb), GrantScope()),)
 _TEXT_BYTES_MAX: Final = 1_024
 
 
 async def keep_token(
-    store: MetadataStore, paths: Paths, file: Path, *, issued_by: str, note: str, now_s: int
+    store: MetadataStore, paths: Paths, file: Path, *, issued_by: Principal, note: str, now_s: int
 ) -> TokenText:
     """The token of a file, with all verbs on everything; written anew where it counts no more.
 
     Args:
-        issued_by: the principal that its node names.
+        issued_by: whom its node names.
         note: what it is for.
 
     Raises:
@@ -73,7 +73,7 @@ async def _counts(store: MetadataStore, paths: Paths, kept: TokenText, now_s: in
     if found is None:
         return False
     try:
-        token = read_access_token(found.data)
+        token = read_access_token(found.data, kept.token_id)
     except MetadataJsonError:
         return False
     is_long = token.expires_s - now_s > RENEWED_BEFORE_S

@@ -15,13 +15,14 @@ import secrets
 from base64 import b32encode
 from typing import Final, NamedTuple
 
+from duramen.core.rights.grants import TOKEN_ID_PATTERN
 from duramen.runtime.credentials.principals import CredentialRefusedError
-from duramen.wire.nodes.access_tokens import HASH_BYTES, ID_PATTERN
+from duramen.wire.nodes.access_tokens import HASH_BYTES
 
 PREFIX: Final = "dur1_"
 SECRET_BYTES: Final = 32
 _ID_BYTES: Final = 10
-_FORM: Final = re.compile(f"{PREFIX}({ID_PATTERN})_[a-z2-7]{{51}}[aq]")
+_FORM: Final = re.compile(f"{PREFIX}({TOKEN_ID_PATTERN})_[a-z2-7]{{51}}[aq]")
 """51 characters hold 255 bits, and the last one the bit that is left: its other four are zero, so
 that one secret has one text."""
 

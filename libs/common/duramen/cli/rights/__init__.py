@@ -1,0 +1,1 @@
+"""The commands about rights: grants, and access tokens."""

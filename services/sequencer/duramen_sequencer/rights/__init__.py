@@ -1,0 +1,1 @@
+"""Grants and access tokens: what clients ask a sequencer to change about rights."""
