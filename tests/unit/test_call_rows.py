@@ -19,7 +19,7 @@ from duramen.runtime.public.calls import CALLS, LOG_PATH, RECORDS_PATH, PublicCa
 from duramen.runtime.public.serving import complete_app
 from duramen.runtime.rest import add_route, make_public_app
 
-NAMES: Final = {"namespace": "shop", "log": "orders.v1"}
+NAMES: Final = {"namespace": "shop", "log": "orders.v1", "id": "abcdefgh234567ab"}
 APPEND: Final = CALLS[0]
 
 
@@ -43,7 +43,7 @@ def test_a_head_is_the_get_that_it_stands_for() -> None:
         "/v1/namespaces/shop/logs/orders/records\n", "/v1/namespaces/shop/logs/orders/records/",
         "/v1/namespaces/shop/logs/a/b/records", "/v1/namespaces/shop/logs/orders:nothing",
         "/v1/namespaces/shop/logs/a:b:end", "/V1/namespaces", "x/v1/namespaces",
-        "/v1/namespaces/shop/logs/orders/records:stream:stream", "/v1/grants",
+        "/v1/namespaces/shop/logs/orders/records:stream:stream", "/v1/grants/",
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE", "get", "BREW"])
