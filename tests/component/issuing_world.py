@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from duramen.runtime.identity.authority import begin_authority, open_authority
-from duramen.runtime.identity.certificates import LEAF_LIFE, Authority, Places
+from duramen.runtime.identity.certificates import LEAF_LIFE, NOWHERE, Authority, Places
 from duramen.runtime.identity.folder import write_bundle, write_folder
 from duramen.runtime.identity.names import make_identity
 from tests.unit.identities import DOMAIN
@@ -39,7 +39,8 @@ class IssuingWorld:
         out = self.folder / name
         identity = make_identity(DOMAIN, role, name)
         with open_authority(self.ca, read_time()) as authority:
-            held = authority.issue(identity, read_time(), places=HERE, life=life)
+            places = HERE if identity.role.is_node else NOWHERE
+            held = authority.issue(identity, read_time(), places=places, life=life)
             write_folder(out, held)
         return out
 

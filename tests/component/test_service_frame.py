@@ -60,7 +60,7 @@ def test_a_service_that_failed_ends_with_status_1_and_says_why(
     """Else whoever supervises it takes the end for one that was wanted."""
     made: list[IdleService] = []
 
-    def make(_: ServiceOptions, fail: Callable[[str], None]) -> IdleService:
+    def make(_: ServiceOptions, fail: Callable[[str], None], _security: object) -> IdleService:
         def fail_twice(_: FastAPI) -> None:
             fail("the journal cannot be written")
             fail("and so nothing else can")

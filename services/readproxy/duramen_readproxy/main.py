@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from duramen.cluster import first_process  # noqa: F401 - importing it is the act
 from duramen.runtime.role import ServiceOptions
-from duramen.runtime.security.process_security import open_security
+from duramen.runtime.security.process_security import ProcessSecurity
 from duramen.runtime.service import parse_options, run_service
 from duramen.runtime.stores.zookeeper_store import ZooKeeperStore
 from duramen_readproxy.service import ReadProxy
@@ -22,9 +22,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run_service(parse_options("readproxy", argv), _make)
 
 
-def _make(options: ServiceOptions, fail: Callable[[str], None]) -> ReadProxy:
+def _make(
+    options: ServiceOptions, _fail: Callable[[str], None], security: ProcessSecurity | None
+) -> ReadProxy:
     store = ZooKeeperStore(options.zookeeper, session_timeout_s=options.session_timeout_s)
-    return ReadProxy(options, store, security=open_security(options, fail))
+    return ReadProxy(options, store, security=security)
 
 
 if __name__ == "__main__":

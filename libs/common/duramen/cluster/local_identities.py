@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import datetime as dt
 import ipaddress
+import ssl
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -22,8 +23,9 @@ from duramen.runtime.identity.authority import (
     read_former_domain,
 )
 from duramen.runtime.identity.certificates import NOWHERE, Places
-from duramen.runtime.identity.folder import read_folder, write_folder
+from duramen.runtime.identity.folder import BUNDLE_FILE, read_folder, write_folder
 from duramen.runtime.identity.names import Identity, IdentityError, make_identity
+from duramen.runtime.identity.zookeeper_files import make_client_context
 
 RENEWAL_LOOK_S: Final = 600.0
 _HERE: Final = Places(("localhost",), (ipaddress.ip_address(HOST),))
@@ -88,6 +90,14 @@ class LocalIdentities:
                     refusals.append(str(error))
         if refusals:
             raise IdentityError("; ".join(refusals))
+
+    def make_probe_context(self) -> ssl.SSLContext:
+        """TLS for who asks the processes whether they are ready: it shows nobody's certificate.
+
+        Raises:
+            OSError: the CA's certificate cannot be read.
+        """
+        return make_client_context((self._authority / BUNDLE_FILE).read_text(encoding="ascii"))
 
     def folder_of(self, node_id: str) -> Path:
         """Where the identity of a process lies."""

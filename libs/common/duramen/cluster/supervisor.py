@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final, Literal
 
-from duramen.client.rest_client import RestClient
 from duramen.cluster.cluster_file import ClusterState, member_of, read_state, write_state
+from duramen.cluster.health import READY_PATH, HealthProbe
 from duramen.cluster.layout import (
     CLUSTER_NAME,
     HOST,
@@ -35,11 +35,9 @@ from duramen.cluster.layout import (
 from duramen.cluster.leftovers import end_leftovers, find_leftovers
 from duramen.cluster.local_identities import RENEWAL_LOOK_S, LocalIdentities
 from duramen.cluster.process import Child, RestartPauses, prepare_command
-from duramen.errors import DuramenError
 from duramen.limits import LOCAL_JOURNAL_FIRST_FILE_BYTES, ZOOKEEPER_SESSION_S
 from duramen.runtime.cluster_node import find_cluster, wait_session
 from duramen.runtime.embedded_zookeeper import EmbeddedServerError, is_serving
-from duramen.runtime.http_client import PeerError
 from duramen.runtime.identity.names import IdentityError
 from duramen.runtime.stores.metadata_store import MetadataError
 from duramen.runtime.stores.zookeeper_store import ZooKeeperStore
@@ -57,7 +55,6 @@ _PRIVATE_MODE: Final = 0o700
 """Of the folder: it holds what customers write."""
 
 _PROBE_INTERVAL_S: Final = 0.05
-_PROBE_TIMEOUT_S: Final = 2.0
 
 EventKind = Literal[
     "leftover", "started", "ready", "exited", "restarting", "fault", "stopping", "stopped"
@@ -344,23 +341,30 @@ class Supervisor:
         self._on_event(ClusterEvent("exited", child.plan.node_id, pid, status=status))
 
     async def _probe(self, child: Child) -> None:
-        """Ask one process until it is ready or gone: the HTTP library may lose a cancellation."""
-        url = child.plan.admin_url
-        client = RestClient(url) if url is not None else None
+        """Ask one process until it is ready or gone: what it awaits may lose a cancellation."""
         try:
-            while not await _is_ready(child.plan, client):
-                if child.pid is None:
-                    return
-                await asyncio.sleep(_PROBE_INTERVAL_S)
-        finally:
-            if client is not None:
-                await client.close()
+            probe = self._make_probe(child.plan)
+        except OSError as error:
+            self._fail(f"nobody can ask {child.plan.node_id} whether it is ready: {error}")
+            return
+        while not await _is_ready(child.plan, probe):
+            if child.pid is None:
+                return
+            await asyncio.sleep(_PROBE_INTERVAL_S)
+        if probe is not None:
+            probe.close()
         if child.pid is None:
             return
         child.is_ready = True
         self._publish()  # a bookie has its incarnation now
         self._changed.set()
         self._on_event(ClusterEvent("ready", child.plan.node_id, child.pid))
+
+    def _make_probe(self, plan: ProcessPlan) -> HealthProbe | None:
+        if plan.ports.admin is None:
+            return None
+        context = self._identities.make_probe_context() if self._identities is not None else None
+        return HealthProbe(HOST, plan.ports.admin, context)
 
     async def _wait_ready(self, children: Sequence[Child], deadline: float) -> None:
         while late := [child for child in children if not child.is_ready]:
@@ -408,15 +412,13 @@ class Supervisor:
             self._on_event(ClusterEvent("fault", detail=f"cluster.json is out of date: {error}"))
 
 
-async def _is_ready(plan: ProcessPlan, client: RestClient | None) -> bool:
-    if client is None:
+async def _is_ready(plan: ProcessPlan, probe: HealthProbe | None) -> bool:
+    if probe is None:
         return await is_serving(plan.ports.data)
     try:
-        async with asyncio.timeout(_PROBE_TIMEOUT_S):
-            await client.get_json("/readyz")
-    except (DuramenError, PeerError, TimeoutError):
+        return (await asyncio.to_thread(probe.ask, READY_PATH)).is_well
+    except OSError:
         return False
-    return True
 
 
 async def _ask_uuid(zookeeper: str) -> str | None:

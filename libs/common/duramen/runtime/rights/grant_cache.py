@@ -4,7 +4,7 @@ A table is there whole or not at all. Until the node was read for the first time
 table is older than GRANTS_AGE_MAX_US because ZooKeeper is away or the node is not understood,
 nobody is judged: that is no refusal of anybody, and is said otherwise.
 
-Called by nothing yet: no port knows who calls.
+Called by `process_rights`.
 Source: docs/protocol/rights.md "How grants reach processes".
 """
 
