@@ -23,7 +23,7 @@ from duramen.runtime.http_server import AdminServer
 from duramen.runtime.identity.certificates import Authority, issue_leaf, make_key
 from duramen.runtime.identity.folder import HeldIdentity, read_folder, read_key
 from duramen.runtime.identity.names import Identity
-from duramen.runtime.identity.zookeeper_files import load_identity
+from duramen.runtime.identity.zookeeper_files import load_identity, make_client_context
 from duramen.runtime.role import RoleService, ServiceOptions
 from duramen.runtime.security.process_security import ProcessSecurity
 from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
@@ -102,11 +102,7 @@ class AdminPort:
 
     def trust(self, held: HeldIdentity | None = None) -> ssl.SSLContext:
         """TLS of a client that shows this identity, or none, and trusts the cluster's CA."""
-        context = ssl.create_default_context(cafile=self.world.ca / "ca.crt")
-        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-        if held is not None:
-            load_identity(context, held)
-        return context
+        return make_context(self.world, held)
 
     def open_client(self, held: HeldIdentity | None = None) -> httpx.AsyncClient:
         """A client of the port."""
@@ -123,6 +119,16 @@ class AdminPort:
     async def look(self) -> None:
         """Look at the folder, as the process does every two seconds."""
         await self.security._watched.look()
+
+
+def make_context(world: IssuingWorld, held: HeldIdentity | None = None) -> ssl.SSLContext:
+    """TLS of a client that shows this identity, or none, and trusts the cluster's CA."""
+    context = make_client_context((world.ca / "ca.crt").read_text())
+    # What a port refuses it has to refuse by itself.
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if held is not None:
+        load_identity(context, held)
+    return context
 
 
 def read_held(folder: Path) -> HeldIdentity:

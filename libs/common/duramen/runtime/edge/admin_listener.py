@@ -28,9 +28,6 @@ _LOG: Final = logging.getLogger(__name__)
 _REST_S: Final = 1.0
 """Where the system has no descriptor for another connection, as asyncio's own servers rest."""
 
-_FAREWELL_S: Final = 2.0
-"""Who does not answer that a connection ends has it ended so much later."""
-
 MakeProtocol = Callable[[ConnectionPlace], asyncio.Protocol]
 
 
@@ -105,7 +102,8 @@ class AdminListener:
             accepted,
             ssl=context,
             ssl_handshake_timeout=None if context is None else timeout_s,
-            ssl_shutdown_timeout=None if context is None else _FAREWELL_S,
+            # What was written before a close still goes out in this time, to a slow reader too.
+            ssl_shutdown_timeout=None if context is None else timeout_s,
         )
 
     def _on_opened(

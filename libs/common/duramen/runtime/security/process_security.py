@@ -30,7 +30,7 @@ from duramen.runtime.security.held_identity import ExpectedNode, WatchedIdentity
 from duramen.runtime.security.peers import Learn, PeerNames
 from duramen.runtime.security.permitted_roles import Roles
 from duramen.runtime.security.private_copies import PrivateCopies, ServerFiles
-from duramen.runtime.security.tls_contexts import make_admin_context, make_calling_context
+from duramen.runtime.security.tls_contexts import make_admin_context
 
 SECURE_SCHEME: Final = "https://"
 _TIME_DIGITS: Final = 12
@@ -112,14 +112,6 @@ class ProcessSecurity:
         own = encode_key(held.key) + held.leaf.public_bytes(Encoding.PEM)
         with self._copies.trusting(held):
             return builder.identity_pem(own).build()
-
-    def make_calling_context(self) -> ssl.SSLContext:
-        """TLS of one connection to an admin port.
-
-        Raises:
-            OSError: the key's private copy cannot be written.
-        """
-        return make_calling_context(self._watched.held)
 
     def find_receiver(self, url: str) -> Identity:
         """Whom a call of a data port reaches.

@@ -1,8 +1,8 @@
-"""TLS as Python speaks it, for admin ports and for who calls them: 1.3 alone, by one cluster's CA.
+"""TLS as Python speaks it, for admin ports: 1.3 alone, by one cluster's CA.
 
 OpenSSL is given anchors and no lists: past the next update of a list it would refuse everybody. So
-what it lets in is judged again by our own code (`shown_certificate`, `admin_calls`). A context
-never changes: after a renewal there is another one, for the connections that are made then.
+what it lets in is judged again by our own code (`shown_certificate`). A context never changes:
+after a renewal there is another one, for the connections that are made then.
 
 Called by `process_security`. Source: docs/protocol/identity.md "TLS", "Replacing the CA".
 """
@@ -13,7 +13,7 @@ import ssl
 from typing import Final
 
 from duramen.runtime.identity.folder import BUNDLE_FILE, HeldIdentity, encode_bundle
-from duramen.runtime.identity.zookeeper_files import load_identity, make_client_context
+from duramen.runtime.identity.zookeeper_files import load_identity
 
 _HTTP: Final = ["http/1.1"]
 
@@ -34,16 +34,5 @@ def make_admin_context(held: HeldIdentity) -> ssl.SSLContext:
     context.load_verify_locations(cadata=encode_bundle(held.bundle)[BUNDLE_FILE].decode())
     context.num_tickets = 0
     context.set_alpn_protocols(_HTTP)
-    load_identity(context, held)
-    return context
-
-
-def make_calling_context(held: HeldIdentity) -> ssl.SSLContext:
-    """Of who calls an admin port by this identity, and trusts its bundle alone.
-
-    Raises:
-        OSError: the key's private copy cannot be written.
-    """
-    context = make_client_context(encode_bundle(held.bundle)[BUNDLE_FILE].decode())
     load_identity(context, held)
     return context
