@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import datetime as dt
 import errno
+import random
 import socket
 import ssl
 from collections.abc import Callable, Coroutine
@@ -383,6 +384,27 @@ def test_who_hangs_up_in_the_middle_gives_its_place_back(
             assert b" 401 " in await reader.readuntil(b"\r\n")
             writer.transport.abort()
             await wait_for(lambda: not connections.count_of)
+
+    run_on(scenario())
+
+
+@pytest.mark.parametrize("run_on", LOOPS, ids=["asyncio", "uvloop"])
+def test_bytes_of_any_kind_end_their_own_connection_and_nothing_else(
+    tmp_path: Path, run_on: Callable[[Coroutine[Any, Any, None]], None]
+) -> None:
+    world, rng = IssuingWorld(tmp_path), random.Random(7)
+
+    async def scenario() -> None:
+        connections = AdminConnections(request_timeout_us=1 * SECOND)
+        async with serving(AdminPort(world, connections=connections)) as port:
+            for number in range(60):
+                # A record of a handshake begins with 22, 3, 1 and its length.
+                begun = (b"", b"\x16\x03\x01\x02\x00", b"\x16\x03\x01\xff\xff")[number % 3]
+                _, writer = await asyncio.open_connection("127.0.0.1", port.server.port)
+                writer.write(begun + rng.randbytes(rng.randrange(1, 2_000)))
+                writer.close()
+            await wait_for(lambda: not connections.count_of, what="all places to be free")
+            assert await ask(port, port.trust()) == str(THROUGH)
 
     run_on(scenario())
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import errno
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -152,7 +154,7 @@ def test_an_identity_is_followed_and_administers_before_zookeeper_was_reached(
         ]
         kept, stolen = clients
         await wait_for(
-            lambda: answers(kept, 503), 10, "the port to be there", passing=(httpx.ConnectError,)
+            lambda: answers(kept, 503), 10, "the port to speak TLS", passing=(httpx.ConnectError,)
         )
         assert (await stolen.get("/v1/statistics")).status_code == 200
         world.revoke("op-1", world.server)
@@ -169,11 +171,18 @@ def test_an_identity_is_followed_and_administers_before_zookeeper_was_reached(
     async def answers(client: httpx.AsyncClient, status: int) -> bool:
         return (await client.get("/readyz")).status_code == status
 
+    async def use_or_stop() -> None:
+        try:
+            await use()
+        except BaseException:
+            os.kill(os.getpid(), signal.SIGTERM)
+            raise
+
     made: list[asyncio.Task[None]] = []
 
     def make(_: ServiceOptions, _fail: object, security: ProcessSecurity | None) -> WaitingService:
         assert security is not None and security.identity.name == "bookie-0"
-        made.append(asyncio.create_task(use()))
+        made.append(asyncio.create_task(use_or_stop()))
         return WaitingService()
 
     assert run_service(options, make) == 0
