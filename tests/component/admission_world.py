@@ -128,6 +128,7 @@ class AdmissionWorld(readproxy_world.World):
     def __init__(self, folder: Path, *, has_tls: bool = False) -> None:
         issued = IssuingWorld(folder / "proxies")
         read, write = (secure(issued.issue(one.role.value, one.name)) for one in (READ, WRITE))
+        self.securities = (read, write)
         issuers = write_issuers(folder, list_rows(folder))
         folders = [issued.folder / one.name if has_tls else None for one in (READ, WRITE)]
         super().__init__(security=read, issuers=issuers, public_tls_dir=folders[0])
@@ -146,6 +147,8 @@ class AdmissionWorld(readproxy_world.World):
         )
 
     async def start(self) -> None:
+        for security in self.securities:
+            security.start()
         await super().start()
         await self.callers.start()
         await self.sequencer.start()
@@ -161,6 +164,8 @@ class AdmissionWorld(readproxy_world.World):
         await self.sequencer.stop()
         await self.callers.stop()
         await super().stop()
+        for security in self.securities:
+            await security.stop()
 
 
 async def until(find: Callable[[], Awaitable[httpx.Response]], *statuses: int) -> httpx.Response:

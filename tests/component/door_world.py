@@ -107,7 +107,8 @@ async def opened(folder: Path) -> AsyncIterator[World]:
     world = World(folder)
     await world.store.start()
     await world.callers.start()
-    for admission in world.admissions:
+    for security, admission in zip(world.securities, world.admissions, strict=True):
+        security.rights.follow(world.store, PATHS)
         await admission.start()
     try:
         yield world
@@ -115,6 +116,7 @@ async def opened(folder: Path) -> AsyncIterator[World]:
         for admission in world.admissions:
             await admission.stop()
         for security in world.securities:
+            await security.rights.stop()
             await security.stop()
         await world.callers.stop()
 

@@ -273,7 +273,7 @@ def test_while_nothing_is_known_nobody_is_refused_as_unknown_or_forbidden(
         def fail() -> None:
             raise refusal
 
-        monkeypatch.setattr(admission._grants, "get_table", fail)
+        monkeypatch.setattr(admission._rights._grants, "get_table", fail)
         answer = await port.call("GET", "/v1/namespaces/shop", as_user("own"))
         assert (answer.status, b"metadata_unavailable" in answer.body) == (503, True)
         monkeypatch.setattr(admission._tokens, "_is_blind", lambda: True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,36 +25,12 @@ from duramen.runtime.public.openapi import make_document
 from duramen.runtime.public.serving import complete_app
 from duramen.runtime.rest import add_route, make_public_app
 from duramen.runtime.rights.route_verbs import FIELD, OF_ANYBODY, list_verbs, needs
-from duramen.runtime.role import RoleService, ServiceOptions, StartRefusedError
-from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
-from duramen_bookie.service import BookieService
-from duramen_readproxy.service import ReadProxy
-from duramen_sequencer.service import SequencerService
-from duramen_writeproxy.service import WriteProxy
+from duramen.runtime.role import StartRefusedError
+from tests.component.admin_world import ROLES, make_options, make_service
 from tests.unit.document_sections import check_section
 
 ANN = parse_principal("user:corp/ann")
-ROLES = ("bookie", "sequencer", "writeproxy", "readproxy")
 Routes = dict[tuple[str, str], Verb | None]
-
-
-def make_options(role: str) -> ServiceOptions:
-    return ServiceOptions(
-        role, "c", "n-0", "127.0.0.1", 0, 0, "zk:2181", "local", "r0", "none", 4.0, Path("/data")
-    )
-
-
-def make_service(role: str) -> RoleService:
-    options, store = make_options(role), MemoryStore(MemoryTree())
-    match role:
-        case "bookie":
-            return BookieService(options, lambda _: None, store)
-        case "sequencer":
-            return SequencerService(options, store)
-        case "writeproxy":
-            return WriteProxy(options, store)
-        case _:
-            return ReadProxy(options, store)
 
 
 @pytest.fixture(scope="module")

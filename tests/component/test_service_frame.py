@@ -7,17 +7,29 @@ is in `tests/process`. Source: duramen.runtime.service, docs/protocol/admin.md "
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import errno
+import os
+import signal
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import httpx
 import pytest
 from fastapi import FastAPI
 
+from duramen.cluster.layout import pick_free_port
 from duramen.runtime import service as frame
 from duramen.runtime.role import ServiceOptions, StartRefusedError
+from duramen.runtime.security.process_security import ProcessSecurity
 from duramen.runtime.service import run_service
+from tests.component.admin_world import make_context, read_held
+from tests.component.issuing_world import IssuingWorld
+from tests.pauses import stay
+from tests.waiting import wait_for
+
+REVOKED_WITHIN_S: Final = 5.0
 
 OPTIONS = ServiceOptions(
     "bookie", "c", "bookie-0", "127.0.0.1", 7101, 0, "zk:2181", "eu", "ra", "none", 4.0, None
@@ -60,7 +72,7 @@ def test_a_service_that_failed_ends_with_status_1_and_says_why(
     """Else whoever supervises it takes the end for one that was wanted."""
     made: list[IdleService] = []
 
-    def make(_: ServiceOptions, fail: Callable[[str], None]) -> IdleService:
+    def make(_: ServiceOptions, fail: Callable[[str], None], _security: object) -> IdleService:
         def fail_twice(_: FastAPI) -> None:
             fail("the journal cannot be written")
             fail("and so nothing else can")
@@ -112,3 +124,76 @@ def test_a_start_that_is_refused_is_a_sentence_too(capsys: pytest.CaptureFixture
 
     assert run_service(OPTIONS, make) == 1
     assert capsys.readouterr().err == "bookie-0 cannot start: its disks are another's\n"
+
+
+class WaitingService(IdleService):
+    """One that waits for ZooKeeper for ever."""
+
+    async def start(self) -> None:
+        await stay()
+
+    def is_ready(self) -> bool:
+        return False
+
+
+def test_an_identity_is_followed_and_administers_before_zookeeper_was_reached(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = IssuingWorld(tmp_path)
+    operators = [read_held(world.issue("operator", f"op-{number}")) for number in range(2)]
+    options = dataclasses.replace(
+        OPTIONS, admin_port=pick_free_port(), security="on", tls_dir=world.server
+    )
+    assert options.admin_url() == f"https://127.0.0.1:{options.admin_port}"
+
+    async def use() -> None:
+        contexts = [make_context(world, held) for held in operators]
+        clients = [
+            httpx.AsyncClient(base_url=options.admin_url(), verify=one, trust_env=False)
+            for one in contexts
+        ]
+        kept, stolen = clients
+        await wait_for(
+            lambda: answers(kept, 503), 10, "the port to speak TLS", passing=(httpx.ConnectError,)
+        )
+        assert (await stolen.get("/v1/statistics")).status_code == 200
+        world.revoke("op-1", world.server)
+
+        async def is_refused() -> bool:
+            return (await stolen.get("/v1/statistics")).status_code == 401
+
+        await wait_for(is_refused, REVOKED_WITHIN_S, "what was revoked to count", rest_s=0.1)
+        assert (await stolen.post("/v1/drain-and-stop")).status_code == 401
+        assert (await kept.post("/v1/drain-and-stop")).status_code == 202
+        for client in clients:
+            await client.aclose()
+
+    async def answers(client: httpx.AsyncClient, status: int) -> bool:
+        return (await client.get("/readyz")).status_code == status
+
+    async def use_or_stop() -> None:
+        try:
+            await use()
+        except BaseException:
+            os.kill(os.getpid(), signal.SIGTERM)
+            raise
+
+    made: list[asyncio.Task[None]] = []
+
+    def make(_: ServiceOptions, _fail: object, security: ProcessSecurity | None) -> WaitingService:
+        assert security is not None and security.identity.name == "bookie-0"
+        made.append(asyncio.create_task(use_or_stop()))
+        return WaitingService()
+
+    assert run_service(options, make) == 0
+    made[0].result()
+    assert capsys.readouterr().err == ""
+
+
+def test_a_folder_of_another_node_is_no_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = IssuingWorld(tmp_path)
+    options = dataclasses.replace(OPTIONS, node_id="bookie-1", tls_dir=world.server)
+    assert run_service(options, lambda *_: IdleService()) == 1
+    assert "give the folder of that one" in capsys.readouterr().err

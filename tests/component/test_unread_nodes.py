@@ -113,7 +113,7 @@ def test_the_auditor_takes_a_hidden_registration_for_none_and_a_hidden_bookie_fo
 def test_a_bookie_that_cannot_be_asked_is_silent() -> None:
     async def scenario(store: GuardedStore) -> None:
         await store.make(f"{PATHS.available}/hidden", is_hidden=True)
-        answer = await JournalCalls(store, PATHS).ask_all()
+        answer = await JournalCalls(store, PATHS, None).ask_all()
         assert (answer.journals, answer.silent) == ([], ["hidden"])
 
     run(scenario)

@@ -10,10 +10,12 @@ docs/protocol/admin.md "cluster.json".
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import json
 import os
 import queue
 import signal
+import ssl
 import subprocess
 import sys
 import threading
@@ -28,6 +30,10 @@ import httpx
 
 from duramen.client.credentials.local_cluster import find_local_credential
 from duramen.client.rest_client import RestClient
+from duramen.cluster.local_identities import LocalIdentities
+from duramen.runtime.identity.authority import open_authority
+from duramen.runtime.identity.names import make_identity
+from duramen.runtime.identity.zookeeper_files import load_identity
 from tests.process.answers import repeat_safely
 from tests.process.times import HANG_S
 from tests.waiting import wait_in_thread
@@ -44,6 +50,7 @@ class LocalCluster:
         self._commands: dict[str, list[str]] = {}
         self._revived: list[subprocess.Popen[bytes]] = []
         self._revived_as: dict[str, int] = {}
+        self._operators: dict[str, ssl.SSLContext] = {}
         self._run: subprocess.Popen[str] | None = None
         self._events: queue.Queue[dict[str, Any]] = queue.Queue()
 
@@ -89,6 +96,21 @@ class LocalCluster:
         """The entry of one process."""
         found: dict[str, Any] = next(p for p in self.state()["processes"] if p["id"] == node_id)
         return found
+
+    def trust_admin_ports(self, name: str = "test") -> ssl.SSLContext | bool:
+        """TLS by which a test asks admin ports, as an operator of this name; what httpx takes for
+        its own, where the services have no identities.
+        """
+        if not (self.folder / "ca").exists():
+            return True
+        if name not in self._operators:
+            now = dt.datetime.now(dt.UTC)
+            context = LocalIdentities(self.folder).make_probe_context()
+            with open_authority(self.folder / "ca", now) as authority:
+                identity = make_identity(authority.domain, "operator", name)
+                load_identity(context, authority.issue(identity, now))
+            self._operators[name] = context
+        return self._operators[name]
 
     def ids(self, role: str) -> list[str]:
         """Ids of the processes of a role."""
@@ -182,7 +204,8 @@ class LocalCluster:
     def _is_ready(self, node_id: str) -> bool:
         try:
             url = self.process(node_id)["admin_url"]
-            return httpx.get(f"{url}/readyz", timeout=5).status_code == 200
+            trusted = self.trust_admin_ports()
+            return httpx.get(f"{url}/readyz", timeout=5, verify=trusted).status_code == 200
         except httpx.HTTPError:
             return False
 

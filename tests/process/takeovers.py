@@ -23,7 +23,7 @@ PAIR = ("--sequencers", "2", "--no-restart")
 
 
 async def statistics(cluster: LocalCluster, node_id: str) -> dict[str, Any]:
-    async with httpx.AsyncClient(timeout=30) as http:
+    async with httpx.AsyncClient(timeout=30, verify=cluster.trust_admin_ports()) as http:
         answer = await http.get(cluster.process(node_id)["admin_url"] + "/v1/statistics")
         found: dict[str, Any] = answer.json()
         return found

@@ -18,11 +18,13 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+import httpx
 import pytest
 from cryptography import x509
 
 from duramen.cli.main import main
 from duramen.client.rest_client import RestClient
+from duramen.cluster.local_identities import LocalIdentities
 from duramen.errors import DuramenError
 from duramen.runtime.http_client import DeniedError, PeerClient, PeerError
 from duramen.runtime.identity.authority import open_authority
@@ -230,6 +232,38 @@ def test_the_public_ports_of_a_secured_cluster_know_who_calls(cluster: LocalClus
             await stranger.close()
         bodies = await read_log(cluster.open_client("read_url"), "log")
         assert len(bodies) == 2
+
+    run(scenario())
+
+
+def test_admin_ports_answer_whoever_may_and_know_who_was_revoked(cluster: LocalCluster) -> None:
+    async def scenario() -> None:
+        authority = Authority(cluster)
+        trusted = cluster.trust_admin_ports("op-1")
+        nobody = LocalIdentities(cluster.folder).make_probe_context()
+        writeproxy = cluster.process("writeproxy-0")["admin_url"]
+        async with (
+            httpx.AsyncClient(verify=trusted, timeout=30) as operator,
+            httpx.AsyncClient(verify=nobody, timeout=30) as stranger,
+        ):
+            for entry in cluster.state()["processes"]:
+                if entry["role"] == "zookeeper":
+                    continue
+                url = entry["admin_url"]
+                assert (await stranger.get(f"{url}/readyz")).status_code == 200
+                assert (await stranger.get(f"{url}/metrics")).status_code == 401
+                assert (await operator.get(f"{url}/metrics")).status_code == 200
+            told = (await operator.get(f"{writeproxy}/v1/cluster/journals")).json()
+            assert [one["bookie"] for one in told["journals"]] == cluster.ids("bookie")
+            assert told["silent"] == []
+            told = (await operator.get(f"{writeproxy}/v1/statistics")).json()
+            assert told["security"]["grants"]["grants"] == 0, "they are followed"
+            authority.revoke("op-1")
+
+            async def is_refused() -> bool:
+                return (await operator.get(f"{writeproxy}/metrics")).status_code == 401
+
+            await wait_for(is_refused, REVOKED_WITHIN_S, "the operator to be refused", rest_s=0.1)
 
     run(scenario())
 

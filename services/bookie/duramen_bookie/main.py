@@ -13,7 +13,7 @@ from typing import Final
 
 from duramen.cluster import first_process  # noqa: F401 - importing it is the act
 from duramen.runtime.role import ServiceOptions
-from duramen.runtime.security.process_security import open_security
+from duramen.runtime.security.process_security import ProcessSecurity
 from duramen.runtime.service import parse_options, run_service
 from duramen.runtime.stores.service_store import make_service_store
 from duramen_bookie.service import BookieService
@@ -23,9 +23,11 @@ COMMANDS: Final = ("fsck", "inspect", "bench")
 _EPILOG: Final = "duramen-bookie fsck|inspect|bench --help: tools for a bookie that does not run"
 
 
-def make_service(options: ServiceOptions, fail: Callable[[str], None]) -> BookieService:
+def make_service(
+    options: ServiceOptions, fail: Callable[[str], None], security: ProcessSecurity | None
+) -> BookieService:
     """Build the service; called inside the running loop."""
-    return BookieService(options, fail, make_service_store(options), open_security(options, fail))
+    return BookieService(options, fail, make_service_store(options), security)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -90,7 +90,7 @@ class BookieService:
         options: `data_dir` is set.
         fail: ends the process with one sentence and status 1.
         store: the metadata store, not started; closed by `stop`.
-        security: closed by `stop`; None: it has no identity.
+        security: None: it has no identity.
     """
 
     def __init__(
@@ -144,6 +144,8 @@ class BookieService:
         own = domain_of(self._security)
         await self._insist(lambda: wait_own_cluster(self._store, self._paths, own))
         self._cookie = cookie = await self._establish(directories)
+        if self._security is not None:
+            self._security.rights.follow(self._store, self._paths)
         was_dirty = directories.is_dirty()
         directories.mark_dirty()
         storage = self._make_storage(directories, cookie)
@@ -198,6 +200,8 @@ class BookieService:
             await self._witnessing.stop()
         if self.upkeep is not None:
             await self.upkeep.stop()
+        if self._security is not None:
+            await self._security.rights.stop()
         if self._is_store_opened:
             await self._store.close()
         if self._plane is not None:
@@ -208,8 +212,6 @@ class BookieService:
             await self._server.stop()
         if self._plane is not None:
             await self._plane.close()
-        if self._security is not None:
-            await self._security.stop()
         if self._directories is None:
             return
         if self._storage is not None and self._is_storage_started:
@@ -367,8 +369,6 @@ class BookieService:
 
     def _make_server(self, plane: DataPlane) -> PeerServer:
         options = self._options
-        if self._security is not None:
-            self._security.start()
         server = PeerServer(
             options.host,
             options.data_port,

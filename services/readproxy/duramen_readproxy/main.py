@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from duramen.cluster import first_process  # noqa: F401 - importing it is the act
 from duramen.runtime.role import ServiceOptions
-from duramen.runtime.security.process_security import open_security
+from duramen.runtime.security.process_security import ProcessSecurity
 from duramen.runtime.service import parse_options, run_service
 from duramen.runtime.stores.service_store import make_service_store
 from duramen_readproxy.service import ReadProxy
@@ -22,8 +22,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run_service(parse_options("readproxy", argv), _make)
 
 
-def _make(options: ServiceOptions, fail: Callable[[str], None]) -> ReadProxy:
-    return ReadProxy(options, make_service_store(options), security=open_security(options, fail))
+def _make(
+    options: ServiceOptions, _fail: Callable[[str], None], security: ProcessSecurity | None
+) -> ReadProxy:
+    return ReadProxy(options, make_service_store(options), security=security)
 
 
 if __name__ == "__main__":

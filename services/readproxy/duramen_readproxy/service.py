@@ -131,7 +131,7 @@ class ReadProxy:
         paths = Paths(self._options.cluster)
         await wait_own_cluster(self._store, paths, domain_of(self._security))
         if self._security is not None:
-            self._security.start()
+            self._security.rights.follow(self._store, paths)
         if self._admission is not None:
             await self._admission.start()
         await self._bookies.start()
@@ -159,9 +159,9 @@ class ReadProxy:
         await self.fetcher.stop()
         await self.homes.stop()
         await self._bookies.stop()
-        await self._store.close()
         if self._security is not None:
-            await self._security.stop()
+            await self._security.rights.stop()
+        await self._store.close()
 
     def is_ready(self) -> bool:
         """Whether reads are served now: without ZooKeeper for as long as what is known may be old.

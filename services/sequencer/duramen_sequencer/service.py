@@ -37,7 +37,6 @@ from duramen.runtime.security.process_security import (
     ProcessSecurity,
     domain_of,
     learn_role,
-    open_security,
 )
 from duramen.runtime.sequencer.bookie_lanes import BookieLanes
 from duramen.runtime.sequencer.maintenance import Maintenance
@@ -165,7 +164,7 @@ class SequencerService:
         except (Rejected, MetadataJsonError) as error:
             raise StartRefusedError(f"ZooKeeper holds something else: {error}") from error
         if self._security is not None:
-            self._security.start()
+            self._security.rights.follow(self._store, self._paths)
         self._store.on_session(self._on_session)
         await self._surveyor.start()
         await self._maintenance.start()
@@ -204,10 +203,10 @@ class SequencerService:
         await self._sequencers.stop()
         if self._cold is not None:
             await self._cold.stop()
+        if self._security is not None:
+            await self._security.rights.stop()
         await self._store.close()
         await self._client.close()
-        if self._security is not None:
-            await self._security.stop()
 
     def is_ready(self) -> bool:
         """Whether appends can be taken, as far as this process is concerned."""
@@ -384,6 +383,8 @@ class SequencerService:
         self._keeping.on_session(state)
 
 
-def make_service(options: ServiceOptions, fail: Callable[[str], None]) -> SequencerService:
+def make_service(
+    options: ServiceOptions, _fail: Callable[[str], None], security: ProcessSecurity | None
+) -> SequencerService:
     """Build the service on ZooKeeper."""
-    return SequencerService(options, make_service_store(options), open_security(options, fail))
+    return SequencerService(options, make_service_store(options), security)

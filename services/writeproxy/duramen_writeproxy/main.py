@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from duramen.cluster import first_process  # noqa: F401 - importing it is the act
 from duramen.runtime.role import ServiceOptions
-from duramen.runtime.security.process_security import open_security
+from duramen.runtime.security.process_security import ProcessSecurity
 from duramen.runtime.service import parse_options, run_service
 from duramen.runtime.stores.service_store import make_service_store
 from duramen_writeproxy.service import WriteProxy
@@ -22,9 +22,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     sys.exit(run_service(parse_options("writeproxy", argv), make_service))
 
 
-def make_service(options: ServiceOptions, fail: Callable[[str], None]) -> WriteProxy:
+def make_service(
+    options: ServiceOptions, _fail: Callable[[str], None], security: ProcessSecurity | None
+) -> WriteProxy:
     """The write proxy of these options."""
-    return WriteProxy(options, make_service_store(options), open_security(options, fail))
+    return WriteProxy(options, make_service_store(options), security)
 
 
 if __name__ == "__main__":

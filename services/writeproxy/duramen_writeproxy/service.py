@@ -133,13 +133,13 @@ class WriteProxy:
         add_cluster_routes(app, self._cluster)
         add_placement_routes(app, self._names, self._creator)
         add_repair_routes(app, AuditorCalls(self._store, self._paths, self._cluster))
-        add_journal_routes(app, JournalCalls(self._store, self._paths))
+        add_journal_routes(app, JournalCalls(self._store, self._paths, self._security))
 
     async def start(self) -> None:
         """Serve; waits for ZooKeeper for as long as it takes."""
         await wait_own_cluster(self._store, self._paths, domain_of(self._security))
         if self._security is not None:
-            self._security.start()
+            self._security.rights.follow(self._store, self._paths)
         if self._admission is not None:
             await self._admission.start()
         await self._roster.start()
@@ -182,9 +182,9 @@ class WriteProxy:
         await self._roster.stop()
         await self._elsewhere.stop()
         await self._peers.close()
-        await self._store.close()
         if self._security is not None:
-            await self._security.stop()
+            await self._security.rights.stop()
+        await self._store.close()
 
     def is_ready(self) -> bool:
         """Whether requests are taken."""

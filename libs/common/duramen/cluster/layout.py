@@ -131,7 +131,8 @@ class ProcessPlan:
     @property
     def admin_url(self) -> str | None:
         """Where it is administered; None for ZooKeeper."""
-        return None if self.ports.admin is None else f"http://{HOST}:{self.ports.admin}"
+        scheme = "https" if self.has_identity else "http"
+        return None if self.ports.admin is None else f"{scheme}://{HOST}:{self.ports.admin}"
 
 
 def is_free_port(port: int) -> bool:

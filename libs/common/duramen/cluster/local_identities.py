@@ -16,6 +16,7 @@ import contextlib
 import datetime as dt
 import ipaddress
 import json
+import ssl
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
@@ -30,7 +31,7 @@ from duramen.runtime.identity.authority import (
     read_former_domain,
 )
 from duramen.runtime.identity.certificates import NOWHERE, Places
-from duramen.runtime.identity.folder import read_folder, write_folder
+from duramen.runtime.identity.folder import BUNDLE_FILE, read_folder, write_folder
 from duramen.runtime.identity.names import (
     Identity,
     IdentityError,
@@ -39,7 +40,7 @@ from duramen.runtime.identity.names import (
     make_domain,
     make_identity,
 )
-from duramen.runtime.identity.zookeeper_files import write_server_files
+from duramen.runtime.identity.zookeeper_files import make_client_context, write_server_files
 from duramen.runtime.security.held_identity import ExpectedNode, WatchedIdentity, read_expected
 from duramen.runtime.stores.guarding import (
     WrongClusterError,
@@ -146,6 +147,14 @@ class LocalIdentities:
                     refusals.append(str(error))
         if refusals:
             raise IdentityError("; ".join(refusals))
+
+    def make_probe_context(self) -> ssl.SSLContext:
+        """TLS for who asks the processes whether they are ready: it shows nobody's certificate.
+
+        Raises:
+            OSError: the CA's certificate cannot be read.
+        """
+        return make_client_context((self._authority / BUNDLE_FILE).read_text(encoding="ascii"))
 
     def _is_due(self, node_id: str, identity: Identity, now: dt.datetime) -> bool:
         folder = self.folder_of(node_id)

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import IO, Any, Final, Literal
 
 from duramen.client.credentials.local_cluster import ACCESS_LOOK_S, keep_local_access
-from duramen.client.rest_client import RestClient
 from duramen.cluster.cluster_file import ClusterState, member_of, read_state, write_state
+from duramen.cluster.health import READY_PATH, HealthProbe
 from duramen.cluster.layout import (
     CLUSTER_NAME,
     HOST,
@@ -37,11 +37,9 @@ from duramen.cluster.layout import (
 from duramen.cluster.leftovers import end_leftovers, find_leftovers
 from duramen.cluster.local_identities import LocalIdentities, refuse_guarded
 from duramen.cluster.process import Child, RestartPauses, prepare_command
-from duramen.errors import DuramenError
 from duramen.limits import LOCAL_JOURNAL_FIRST_FILE_BYTES, ZOOKEEPER_SESSION_S
 from duramen.runtime.cluster_node import wait_session
 from duramen.runtime.embedded_zookeeper import EmbeddedServerError, is_serving
-from duramen.runtime.http_client import PeerError
 from duramen.runtime.identity.names import IdentityError
 from duramen.runtime.identity.zookeeper_files import make_probe_context
 from duramen.runtime.role import StartRefusedError
@@ -61,7 +59,6 @@ _PRIVATE_MODE: Final = 0o700
 """Of the folder: it holds what customers write."""
 
 _PROBE_INTERVAL_S: Final = 0.05
-_PROBE_TIMEOUT_S: Final = 2.0
 
 EventKind = Literal[
     "leftover", "started", "ready", "exited", "restarting", "fault", "stopping", "stopped"
@@ -387,18 +384,19 @@ class Supervisor:
         self._on_event(ClusterEvent("exited", child.plan.node_id, pid, status=status))
 
     async def _probe(self, child: Child) -> None:
-        """Ask one process until it is ready or gone: the HTTP library may lose a cancellation."""
-        url = child.plan.admin_url
-        client = RestClient(url) if url is not None else None
-        context = self._make_server_probe(child.plan)
+        """Ask one process until it is ready or gone: what it awaits may lose a cancellation."""
+        plan = child.plan
         try:
-            while not await _is_ready(child.plan, client, context):
-                if child.pid is None:
-                    return
-                await asyncio.sleep(_PROBE_INTERVAL_S)
-        finally:
-            if client is not None:
-                await client.close()
+            probe, context = self._make_probe(plan), self._make_server_probe(plan)
+        except OSError as error:
+            self._fail(f"nobody can ask {plan.node_id} whether it is ready: {error}")
+            return
+        while not await _is_ready(plan, probe, context):
+            if child.pid is None:
+                return
+            await asyncio.sleep(_PROBE_INTERVAL_S)
+        if probe is not None:
+            probe.close()
         if child.pid is None:
             return
         child.is_ready = True
@@ -411,6 +409,12 @@ class Supervisor:
         if self._identities is None or plan.role != "zookeeper" or plan.data_dir is None:
             return None
         return make_probe_context(plan.data_dir)
+
+    def _make_probe(self, plan: ProcessPlan) -> HealthProbe | None:
+        if plan.ports.admin is None:
+            return None
+        context = self._identities.make_probe_context() if self._identities is not None else None
+        return HealthProbe(HOST, plan.ports.admin, context)
 
     async def _wait_ready(self, children: Sequence[Child], deadline: float) -> None:
         while late := [child for child in children if not child.is_ready]:
@@ -459,16 +463,14 @@ class Supervisor:
 
 
 async def _is_ready(
-    plan: ProcessPlan, client: RestClient | None, context: ssl.SSLContext | None
+    plan: ProcessPlan, probe: HealthProbe | None, context: ssl.SSLContext | None
 ) -> bool:
-    if client is None:
+    if probe is None:
         return await is_serving(plan.ports.data, context)
     try:
-        async with asyncio.timeout(_PROBE_TIMEOUT_S):
-            await client.get_json("/readyz")
-    except (DuramenError, PeerError, TimeoutError):
+        return (await asyncio.to_thread(probe.ask, READY_PATH)).is_well
+    except OSError:
         return False
-    return True
 
 
 def _log_end(child: Child) -> str:

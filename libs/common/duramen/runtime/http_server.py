@@ -6,11 +6,11 @@ and cleartext HTTP/2 with prior knowledge on the same port. Ports may be 0: read
 
 Limits hold before anything is allocated: connections that are read from, the size of one body (by
 its announced length), and the bytes of all bodies that arrive at once; who finds those used up
-waits its turn. Answers that a slow client does not take are the HTTP library's to keep: see
-docs/critiques.md. Every server stands behind a gate (`wire.edge.gate`), which knows no name but
-those of loopback and no page but its own unless it is told. A data port of a process that has an
-identity speaks TLS and has a door (`security.door`); after a renewal another server takes the port
-over, and the one before answers what it has.
+waits. Answers that a slow client does not take are the HTTP library's to keep: docs/critiques.md.
+Every server stands behind a gate (`wire.edge.gate`), which knows no name but those of loopback and
+no page but its own unless it is told. Data and admin ports of a process that has an identity speak
+TLS and have a door (`security.door`, `security.admin_door`). After a renewal another server takes a
+data port over, and an admin port shows the new certificate to the next connection.
 Source: docs/benchmarks.md "What shaped the design", docs/protocol/wire.md "what an answer's status
 allows one to conclude" and "Limits", docs/protocol/identity.md "TLS".
 """
@@ -22,6 +22,7 @@ import asyncio
 import contextlib
 import datetime as dt
 import socket
+import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, Protocol
@@ -33,7 +34,8 @@ from duramen.limits import (
     BODY_SMALL_BYTES,
     PUBLIC_CONNECTION_COUNT_MAX,
 )
-from duramen.runtime.edge.admin_connections import AdminConnections
+from duramen.runtime.edge.admin_connections import AdminConnections, ConnectionPlace
+from duramen.runtime.edge.admin_listener import AdminListener
 from duramen.runtime.edge.embedded_server import (
     EmbeddedServer,
     ServerLimits,
@@ -44,6 +46,7 @@ from duramen.runtime.edge.framing import CLOSING, ClearFraming, is_last
 from duramen.runtime.edge.gated import GatedApp, encode_refusal, read_head
 from duramen.runtime.identity.names import Identity
 from duramen.runtime.public.calls import find_bodies
+from duramen.runtime.security.admin_door import AdminDoor
 from duramen.runtime.security.door import IDENTITY_HEADER, Door, NotAdmittedError
 from duramen.runtime.security.permitted_roles import Roles
 from duramen.runtime.security.process_security import ProcessSecurity
@@ -423,7 +426,12 @@ class PublicServer:
 
 
 class AdminServer:
-    """ASGI server (FastAPI) for probes, metrics and administration: uvicorn, HTTP/1.1."""
+    """ASGI server (FastAPI) for probes, metrics and administration: uvicorn, HTTP/1.1.
+
+    Args:
+        security: it speaks TLS, and lets in whose identity may do what a route does; None: it
+            answers anybody, in plain text.
+    """
 
     def __init__(
         self,
@@ -433,12 +441,14 @@ class AdminServer:
         gate: Gate = _SHUT,
         *,
         connections: AdminConnections | None = None,
+        security: ProcessSecurity | None = None,
     ) -> None:
-        gated = GatedApp(app, gate, lambda _path: Bodies.JSON)
-        connections = connections or AdminConnections()
-        self._socket = socket.create_server((host, port), backlog=128)
-        self.port: int = self._socket.getsockname()[1]
-        config = uvicorn.Config(
+        behind = app if security is None else AdminDoor(app, security, security.rights.may)
+        gated = GatedApp(behind, gate, lambda _path: Bodies.JSON)
+        self._connections = connections or AdminConnections()
+        listening = socket.create_server((host, port), backlog=128)
+        self.port: int = listening.getsockname()[1]
+        self._config = uvicorn.Config(
             ClearFraming(gated),
             interface="asgi3",
             log_level="warning",
@@ -446,26 +456,43 @@ class AdminServer:
             lifespan="off",
             ws="none",
         )
-        config.load()
-        config.http_protocol_class = connections.make  # type: ignore[assignment]  # only called
-        self._server = _QuietUvicorn(config)
+        self._config.load()
+        self._server = _QuietUvicorn(self._config)
+        self._context: ssl.SSLContext | None = None
+        if security is not None:
+            self._renew(security)
+            security.on_change(lambda: self._renew(security))
+        self._listener = AdminListener(
+            listening, self._connections, self._make_connection, lambda: self._context
+        )
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Listen; returns once connections are accepted."""
-        self._task = asyncio.create_task(self._server.serve(sockets=[self._socket]))
+        self._task = asyncio.create_task(self._server.serve(sockets=[]))
         for _ in range(1000):
             if self._server.started or self._task.done():
+                self._listener.start()
                 return
             await asyncio.sleep(0.01)
         raise TimeoutError(f"port {self.port} did not come up")
 
     async def stop(self) -> None:
         """Stop listening and end the open requests."""
+        await self._listener.stop()
         self._server.should_exit = True
         self._server.force_exit = True
         if self._task is not None:
             await self._task
+
+    def _make_connection(self, place: ConnectionPlace) -> asyncio.Protocol:
+        return self._connections.make(
+            place, config=self._config, server_state=self._server.server_state, app_state={}
+        )
+
+    def _renew(self, security: ProcessSecurity) -> None:
+        """Connections that are there keep theirs: whoever showed a certificate is judged anew."""
+        self._context = security.make_admin_context()
 
 
 class _QuietUvicorn(uvicorn.Server):

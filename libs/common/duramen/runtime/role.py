@@ -108,7 +108,7 @@ class ServiceOptions:
     def admin_url(self) -> str:
         """Where others reach the administration: the host of the data plane, and our own port."""
         host = self.advertise.rpartition(":")[0] if self.advertise else self.host
-        return f"http://{host}:{self.admin_port}"
+        return f"{'http' if self.tls_dir is None else 'https'}://{host}:{self.admin_port}"
 
     def make_gate(self, origins: Iterable[str] = ()) -> Gate:
         """Whom a port answers; pages of `origins` only where that is the public port."""

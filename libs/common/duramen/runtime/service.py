@@ -51,6 +51,7 @@ from duramen.runtime.edge.admin_connections import AdminConnections
 from duramen.runtime.edge.cross_origin import parse_origin
 from duramen.runtime.http_server import AdminServer
 from duramen.runtime.role import PRIVATE_UMASK, RoleService, ServiceOptions, StartRefusedError
+from duramen.runtime.security.process_security import ProcessSecurity, open_security
 from duramen.runtime.shared_tasks import take_failure
 from duramen.units import KIB, MIB, format_size, parse_duration_us, parse_size_bytes
 from duramen.wire.edge.gate import parse_name
@@ -73,8 +74,9 @@ _ADDRESS_ERRORS = (errno.EADDRINUSE, errno.EADDRNOTAVAIL)
 _COLLECT_AFTER_COUNT = 20_000
 """Objects between two looks for cycles; Python's own 700 are for programs that hold little."""
 
-MakeService = Callable[[ServiceOptions, Callable[[str], None]], RoleService]
-"""Builds the service inside the running loop; the second argument is `fail(sentence)`."""
+MakeService = Callable[[ServiceOptions, Callable[[str], None], ProcessSecurity | None], RoleService]
+"""Builds the service inside the running loop; the second argument is `fail(sentence)`. What the
+process has of an identity is opened and closed by the frame: its admin port needs it first."""
 
 
 def parse_options(
@@ -454,12 +456,32 @@ class _ServiceFrame:
             loop.add_signal_handler(number, self._stopping.set)
         if self._options.role in _DECIDING_ROLES:
             loop.set_exception_handler(self._on_loop_fault)
-        service = self._make(self._options, self._fail)
+        security = open_security(self._options, self._fail)
+        try:
+            if security is not None:
+                # What is revoked counts from the first request on, also while ZooKeeper is away.
+                security.start()
+            await self._serve(security)
+        finally:
+            if security is not None:
+                await security.stop()
+        if self._failure is not None:
+            sys.stderr.write(f"{self._options.node_id} stops: {self._failure}\n")
+            return 1
+        return 0
+
+    async def _serve(self, security: ProcessSecurity | None) -> None:
+        service = self._make(self._options, self._fail, security)
         app = make_admin_app(service, self._options, self._stopping.set)
         options = self._options
-        gate = options.make_gate()
-        connections = AdminConnections(options.admin_connection_count_per_peer)
-        admin = AdminServer(options.host, options.admin_port, app, gate, connections=connections)
+        admin = AdminServer(
+            options.host,
+            options.admin_port,
+            app,
+            options.make_gate(),
+            connections=AdminConnections(options.admin_connection_count_per_peer),
+            security=security,
+        )
         await admin.start()
         try:
             start = asyncio.create_task(service.start())
@@ -476,10 +498,6 @@ class _ServiceFrame:
         finally:
             await service.stop()
             await admin.stop()
-        if self._failure is not None:
-            sys.stderr.write(f"{self._options.node_id} stops: {self._failure}\n")
-            return 1
-        return 0
 
     def _on_loop_fault(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """A task or a callback ended with what nobody took: what it was to do is not done."""

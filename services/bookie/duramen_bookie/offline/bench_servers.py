@@ -73,7 +73,7 @@ def _serve_bookie(options: argparse.Namespace) -> int:
         data_dir=options.data_dir,
     )
 
-    def make(made: ServiceOptions, fail: Callable[[str], None]) -> BookieService:
+    def make(made: ServiceOptions, fail: Callable[[str], None], _: object) -> BookieService:
         return BookieService(made, fail, MemoryStore(MemoryTree()))
 
     return run_service(service, make)

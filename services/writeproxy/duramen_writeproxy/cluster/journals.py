@@ -1,8 +1,8 @@
 """`GET /v1/cluster/journals`: what waits at the journal of each bookie that is there now.
 
-Every bookie of `available` is asked on its own admin port (`/v1/journal`); one that does not answer
-in time, or not as a bookie does, is named as silent. Only reading, and only while somebody looks
-(`duramen top`): nothing is followed or remembered.
+Every bookie of `available` is asked on its own admin port (`/v1/journal`), by the proxy's identity
+if it has one; one that does not answer in time, or not as a bookie does, is named as silent. Only
+reading, and only while somebody looks (`duramen top`): nothing is followed or remembered.
 
 Called by `service` (admin port). Source: docs/protocol/placement.md "Places and regions, live".
 """
@@ -14,12 +14,13 @@ from typing import Final
 
 from fastapi import FastAPI
 
-from duramen.client.rest_client import RestClient
 from duramen.core.rights.verbs import Verb
 from duramen.errors import DuramenError
 from duramen.runtime.http_client import PeerError
 from duramen.runtime.public.cluster_answers import BookieJournalAnswer, JournalsAnswer
 from duramen.runtime.rights.route_verbs import needs
+from duramen.runtime.security.admin_calls import AdminPortCalls
+from duramen.runtime.security.process_security import ProcessSecurity
 from duramen.runtime.stores.metadata_store import MetadataError, MetadataStore, Rejected
 from duramen.wire.metadata_json import MetadataJsonError, Paths, read_node
 
@@ -30,8 +31,11 @@ _IN_FLIGHT_MAX: Final = 16
 class JournalCalls:
     """Questions to the bookies that are there."""
 
-    def __init__(self, store: MetadataStore, paths: Paths) -> None:
+    def __init__(
+        self, store: MetadataStore, paths: Paths, security: ProcessSecurity | None
+    ) -> None:
         self._store = store
+        self._security = security
         self._parent = paths.available
 
     async def ask_all(self) -> JournalsAnswer:
@@ -45,12 +49,16 @@ class JournalCalls:
         except MetadataError as error:
             raise DuramenError("metadata_unavailable", f"ZooKeeper: {error}") from error
         room = asyncio.Semaphore(_IN_FLIGHT_MAX)
+        calls = AdminPortCalls(self._security)
 
         async def ask(name: str, url: str) -> BookieJournalAnswer | None:
             async with room:
-                return await _ask(name, url)
+                return await _ask(calls, name, url)
 
-        answers = await asyncio.gather(*(ask(name, url) for name, url in urls.items()))
+        try:
+            answers = await asyncio.gather(*(ask(name, url) for name, url in urls.items()))
+        finally:
+            await calls.close()
         found = list(zip(urls, answers, strict=True))
         return JournalsAnswer(
             journals=[journal for _, journal in found if journal],
@@ -83,13 +91,10 @@ def add_journal_routes(app: FastAPI, journals: JournalCalls) -> None:
         return await journals.ask_all()
 
 
-async def _ask(name: str, url: str) -> BookieJournalAnswer | None:
-    client = RestClient(url)
+async def _ask(calls: AdminPortCalls, name: str, url: str) -> BookieJournalAnswer | None:
     try:
         async with asyncio.timeout(_ANSWER_S):
-            told = await client.get_json("/v1/journal")
+            told = await calls.get_object(f"{url.rstrip('/')}/v1/journal")
         return BookieJournalAnswer.model_validate({"bookie": name, **told})
-    except (DuramenError, PeerError, TimeoutError, ValueError):
+    except (PeerError, TimeoutError, ValueError):
         return None  # ValueError: the node names no URL, or this is no journal
-    finally:
-        await client.close()

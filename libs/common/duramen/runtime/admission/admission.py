@@ -29,7 +29,6 @@ from duramen.runtime.credentials.principals import (
     NothingKnownError,
 )
 from duramen.runtime.credentials.web_bearers import WebBearers
-from duramen.runtime.rights.grant_cache import GrantCache
 from duramen.runtime.role import ServiceOptions, StartRefusedError
 from duramen.runtime.security.process_security import ProcessSecurity
 from duramen.runtime.stores.metadata_store import MetadataStore
@@ -47,7 +46,7 @@ class ClientAdmission:
         security: ProcessSecurity,
         issuers: tuple[Issuer, ...],
     ) -> None:
-        self._grants = GrantCache(store, paths)
+        self._rights = security.rights
         self._tokens = TokenTable(store, paths)
         self._web_bearers = WebBearers(issuers)
         self._credentials = ClientCredentials(self._tokens, self._web_bearers)
@@ -67,13 +66,12 @@ class ClientAdmission:
         except KeysUnreadableError as error:
             raise StartRefusedError(str(error)) from None
         await self._tokens.start()
-        await self._grants.start()
+        await self._rights.wait_first_look()
         self.lasting.start()
 
     async def stop(self) -> None:
         """Follow nothing any more."""
         await self.lasting.stop()
-        await self._grants.stop()
         await self._tokens.stop()
         await self._web_bearers.stop()
 
@@ -82,13 +80,12 @@ class ClientAdmission:
         return await self._identification.identify(shown, now)
 
     def find_rights(self, bearer: Bearer) -> Rights:
-        """What a caller may do now; asked anew for each call, see `GrantCache.rights_of`."""
-        return self._grants.rights_of(*bearer.principals, scopes=bearer.scopes)
+        """What a caller may do now; see `GrantCache.rights_of`."""
+        return self._rights.rights_of(*bearer.principals, scopes=bearer.scopes)
 
     def statistics(self) -> dict[str, Any]:
         """Every table and counter."""
         return {
-            "grants": self._grants.statistics(),
             "credentials": self._credentials.statistics(),
             "lasting": self.lasting.statistics(),
         }
@@ -106,11 +103,7 @@ class ClientAdmission:
             return error
 
     def _find_basis(self) -> object:
-        try:
-            table: object = self._grants.get_table()
-        except DuramenError:
-            table = None
-        return table, self._tokens.change_count, self._trust_count
+        return self._rights.find_table(), self._tokens.change_count, self._trust_count
 
     def _on_trust(self) -> None:
         self._trust_count += 1

@@ -2,9 +2,11 @@
 
 uvicorn ends a connection that rests between requests, and waits for ever for a request that has
 begun. Here the head of a request, and then its body, arrive within a time; and an address has a
-bounded number of connections, so that one client does not keep probes and people out.
+bounded number of connections, so that one client does not keep probes and people out. What a client
+has shown of itself goes with each of its requests.
 
-Used by `runtime.http_server`. Source: docs/critiques.md "Scale", RFC 9112 section 9.5.
+Used by `runtime.http_server` and `admin_listener`. Source: docs/critiques.md "Scale", RFC 9112
+section 9.5.
 """
 
 from __future__ import annotations
@@ -16,7 +18,32 @@ from typing import Any
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from duramen.limits import ADMIN_CONNECTION_COUNT_PER_PEER, ADMIN_REQUEST_TIMEOUT_US
+from duramen.runtime.security.shown_certificate import SHOWN, ShownCertificate
 from duramen.units import SECOND
+
+
+class ConnectionPlace:
+    """One connection's place among those of its address, from when it was accepted.
+
+    Attributes:
+        peer: the address.
+    """
+
+    __slots__ = ("_count_of", "_is_taken", "peer")
+
+    def __init__(self, peer: str, count_of: Counter[str]) -> None:
+        self.peer = peer
+        self._count_of = count_of
+        self._is_taken = True
+        count_of[peer] += 1
+
+    def give_back(self) -> None:
+        """The connection is over; it may be said twice."""
+        if self._is_taken:
+            self._is_taken = False
+            self._count_of[self.peer] -= 1
+            if not self._count_of[self.peer]:
+                del self._count_of[self.peer]
 
 
 class AdminConnections:
@@ -24,7 +51,7 @@ class AdminConnections:
 
     Args:
         per_peer_count: of one address; one more is closed at once.
-        request_timeout_us: for a head, and for a body.
+        request_timeout_us: for a handshake, for a head, and for a body.
     """
 
     def __init__(
@@ -36,39 +63,40 @@ class AdminConnections:
         self.request_timeout_us = request_timeout_us
         self.count_of: Counter[str] = Counter()
 
-    def make(self, *args: Any, **more: Any) -> asyncio.Protocol:
-        """One more connection, as uvicorn makes its own."""
-        return _Connection(self, *args, **more)
+    def take_place(self, peer: str) -> ConnectionPlace | None:
+        """A place for one more connection of an address; None: it has as many as it may."""
+        if self.count_of[peer] >= self.per_peer_count:
+            return None
+        return ConnectionPlace(peer, self.count_of)
+
+    def make(self, place: ConnectionPlace, **more: Any) -> asyncio.Protocol:
+        """The protocol of one more connection, made as uvicorn makes its own."""
+        return _Connection(self, place, **more)
 
 
 class _Connection(H11Protocol):
     """One connection; the timer runs while something is to arrive, from when that began."""
 
-    def __init__(self, connections: AdminConnections, *args: Any, **more: Any) -> None:
-        super().__init__(*args, **more)
+    def __init__(self, connections: AdminConnections, place: ConnectionPlace, **more: Any) -> None:
+        super().__init__(**more)
         self._connections = connections
-        self._peer: str | None = None
+        self._place = place
         self._phase: object = None
         """The last request that began, and what has arrived and left of it."""
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
-        """Take the connection, if its address has room for it."""
-        address = transport.get_extra_info("peername")
-        peer = str(address[0]) if address else ""
+        """Take the connection, with what its client has shown."""
         super().connection_made(transport)
-        self._peer = peer
-        self._connections.count_of[peer] += 1
-        if self._connections.count_of[peer] > self._connections.per_peer_count:
-            transport.close()
-        else:
-            self._restart_timer()
+        tls = transport.get_extra_info("ssl_object")
+        der = None if tls is None else tls.getpeercert(binary_form=True)
+        if der is not None:
+            self.app_state = {**self.app_state, SHOWN: ShownCertificate(der)}
+        self._restart_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Give its place back."""
-        if self._peer is not None:
-            self._connections.count_of[self._peer] -= 1
-            self._connections.count_of += Counter()  # drops those at 0
+        self._place.give_back()
         if self._timer is not None:
             self._timer.cancel()
         super().connection_lost(exc)

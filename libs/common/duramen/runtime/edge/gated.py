@@ -1,13 +1,14 @@
 """The gate around every port: requests that `wire.edge.gate` refuses never reach a route.
 
 `GatedApp` stands around an ASGI application (the public ports and the admin port), `read_head` and
-`encode_refusal` serve the data ports. Put there by `http_server`, by every server that it has, so
-that no route and no service can forget it. Source: ADR 0025.
+`encode_refusal` serve the data ports; `refuse_request` is how an ASGI application refuses. Put
+there by `http_server`, by every server that it has, so that no route and no service can forget it.
+Source: ADR 0025.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final
 
 import orjson
@@ -47,7 +48,7 @@ class GatedApp:
         refusal = self._gate.judge(_read_asgi_head(scope), bodies)
         if refusal is None:
             return self._app(scope, receive, send)
-        return _refuse(refusal, receive, send)
+        return refuse_request(refusal, receive, send)
 
 
 def _read_asgi_head(scope: Any) -> RequestHead:
@@ -86,10 +87,17 @@ def encode_refusal(refusal: DuramenError) -> tuple[int, str, bytes]:
     return refusal.kind.status, PROBLEM, orjson.dumps(refusal.problem())
 
 
-async def _refuse(refusal: DuramenError, receive: Any, send: Any) -> None:
-    """Answer, and take in what is still sent: else the connection's end hides the answer."""
+async def refuse_request(
+    refusal: DuramenError, receive: Any, send: Any, more: Iterable[tuple[bytes, bytes]] = ()
+) -> None:
+    """Answer, and take in what is still sent: else the connection's end hides the answer.
+
+    Args:
+        more: headers of the answer.
+    """
     status, media, body = encode_refusal(refusal)
     headers = [
+        *more,
         (b"content-type", media.encode()),
         (b"content-length", str(len(body)).encode()),
         (b"cache-control", b"no-store"),

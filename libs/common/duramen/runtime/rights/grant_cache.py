@@ -5,7 +5,7 @@ table is older than GRANTS_AGE_MAX_US because a look fails or the node is not un
 unknown: a caller may do then what it may without any, and all else is no refusal of anybody, and
 is said otherwise.
 
-Called by nothing yet: no port knows who calls.
+Called by `process_rights`.
 Source: docs/protocol/rights.md "How grants reach processes".
 """
 

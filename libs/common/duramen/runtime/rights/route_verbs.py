@@ -4,7 +4,7 @@
 `x-duramen-verb`; `list_verbs` reads them back from the application, over all of its routes. It
 finds a route that somebody added and gave nothing. Nothing is judged here.
 
-Called by the admin application, its routes, and both public applications.
+Called by the admin application, its routes and its door, and both public applications.
 Source: docs/protocol/rights.md "Verbs".
 """
 

@@ -11,29 +11,22 @@ call what inside".
 from __future__ import annotations
 
 import datetime as dt
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Final
-
-from prometheus_client import Counter
 
 from duramen.errors import DuramenError
 from duramen.runtime.identity.callers import Callers, TooManyHeadersError
 from duramen.runtime.identity.header import CallerRefusedError
 from duramen.runtime.identity.names import Identity
 from duramen.runtime.security.permitted_roles import Roles
+from duramen.runtime.security.refusals import Refusals
 from duramen.wire.frame import RETRY_AFTER_HEADER
 
 IDENTITY_HEADER: Final = "duramen-identity"
 TIME_HEADER: Final = "duramen-time"
 """Seconds since 1970 of who refuses a header for its time."""
 
-_LOG: Final = logging.getLogger(__name__)
-_LOG_INTERVAL_S: Final = 1.0
 _RETRY_AFTER_MS: Final = 1_000
-_REFUSED: Final = Counter(
-    "duramen_callers_refused", "Calls of data ports that were refused for who called", ["why"]
-)
 
 
 class NotAdmittedError(Exception):
@@ -61,8 +54,7 @@ class Door:
     def __init__(self, callers: Callers, permitted: Mapping[str, Roles]) -> None:
         self._callers = callers
         self._permitted = permitted
-        self._told_s = 0.0
-        self._untold_count = 0
+        self._refusals = Refusals()
 
     def admit(self, path: str, headers: Sequence[str], now: dt.datetime) -> Identity:
         """Who calls.
@@ -78,7 +70,7 @@ class Door:
         try:
             caller = self._callers.find(headers[0], now)
         except TooManyHeadersError as error:
-            self._tell("many", str(error), now)
+            self._refusals.tell("many", str(error), now)
             raise NotAdmittedError(
                 DuramenError(
                     "rate_limited", "too many headers of one certificate",
@@ -90,7 +82,7 @@ class Door:
             raise self._refuse_unknown(str(error), now, is_late=error.is_late) from None
         identity = caller.identity
         if identity.role not in self._permitted.get(path, ()):
-            self._tell("role", f"{identity} may not call {path[:200]!r}", now)
+            self._refusals.tell("role", f"{identity} may not call {path[:200]!r}", now)
             detail = f"a {identity.role} may not call this"
             raise NotAdmittedError(DuramenError("forbidden", detail))
         return identity
@@ -98,17 +90,9 @@ class Door:
     def _refuse_unknown(
         self, why: str, now: dt.datetime, *, is_late: bool = False
     ) -> NotAdmittedError:
-        self._tell("unknown", why, now)
+        self._refusals.tell("unknown", why, now)
         headers = [("www-authenticate", "Duramen-Identity")]
         if is_late:
             headers.append((TIME_HEADER, f"{now.timestamp():.0f}"))
         detail = "the header Duramen-Identity names nobody who is known here"
         return NotAdmittedError(DuramenError("unauthenticated", detail), tuple(headers))
-
-    def _tell(self, kind: str, why: str, now: dt.datetime) -> None:
-        _REFUSED.labels(kind).inc()
-        if 0.0 <= now.timestamp() - self._told_s < _LOG_INTERVAL_S:
-            self._untold_count += 1
-            return
-        _LOG.warning("a call is refused: %s (%d others since)", why, self._untold_count)
-        self._told_s, self._untold_count = now.timestamp(), 0

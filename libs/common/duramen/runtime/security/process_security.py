@@ -1,15 +1,17 @@
 """The security of one process: its identity, whom it knows, who may call it, and their renewal.
 
 Made at the start from a folder that is judged whole, or not at all. Servers and clients of the
-process ask it for their files and headers, and are told when those change.
+process ask it for their files, contexts and headers, and are told when those change.
 
-Called by each service's wiring, by `http_server` and by `http_client`.
+Called by the frame of services (`service`), by each service's wiring, by `http_server` and by
+`http_client`.
 Source: docs/protocol/identity.md "The folder", "TLS", "The caller's header".
 """
 
 from __future__ import annotations
 
 import datetime as dt
+import ssl
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -18,16 +20,18 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from pyreqwest.client import Client, ClientBuilder
 
 from duramen.runtime.identity.callers import AT_PUBLIC_PORTS, Callers, OwnHeaders
-from duramen.runtime.identity.certificates import find_issuer, list_anchors
+from duramen.runtime.identity.certificates import Bundle, find_issuer, list_anchors
 from duramen.runtime.identity.folder import HeldIdentity, encode_key
 from duramen.runtime.identity.header import NamedClient
 from duramen.runtime.identity.names import Identity, IdentityError, Role
+from duramen.runtime.rights.process_rights import ProcessRights
 from duramen.runtime.role import ServiceOptions, StartRefusedError
 from duramen.runtime.security.door import Door
 from duramen.runtime.security.held_identity import ExpectedNode, WatchedIdentity, read_expected
 from duramen.runtime.security.peers import Learn, PeerNames
 from duramen.runtime.security.permitted_roles import Roles
 from duramen.runtime.security.private_copies import PrivateCopies, ServerFiles
+from duramen.runtime.security.tls_contexts import make_admin_context
 
 SECURE_SCHEME: Final = "https://"
 _TIME_DIGITS: Final = 12
@@ -44,6 +48,7 @@ class ProcessSecurity:
     Attributes:
         identity: who it is.
         peers: who is reached where.
+        rights: what identities may do to the cluster.
 
     Args:
         held: as `read_expected` gave it.
@@ -53,6 +58,7 @@ class ProcessSecurity:
     def __init__(self, folder: Path, held: HeldIdentity, fail: Callable[[str], None]) -> None:
         self.identity = held.identity
         self.peers = PeerNames(held.identity.domain)
+        self.rights = ProcessRights()
         self._watched = WatchedIdentity(folder, held, self._on_change, fail)
         self._callers = Callers(held.identity, held.bundle)
         self._clients = Callers(held.identity, held.bundle, AT_PUBLIC_PORTS)
@@ -73,7 +79,20 @@ class ProcessSecurity:
         """Call this after files have changed: connections are to be made anew."""
         self._listeners.append(listener)
 
+    @property
+    def bundle(self) -> Bundle:
+        """What is trusted now."""
+        return self._watched.held.bundle
+
     # --- Serving ---------------------------------------------------------------------------------
+
+    def make_admin_context(self) -> ssl.SSLContext:
+        """TLS of the admin port, for connections that are made from now on.
+
+        Raises:
+            OSError: the key's private copy cannot be written.
+        """
+        return make_admin_context(self._watched.held)
 
     def open_door(self, permitted: Mapping[str, Roles]) -> Door:
         """The door of a data port."""
@@ -157,6 +176,7 @@ class ProcessSecurity:
             "callers": self._callers.statistics(),
             "clients": self._clients.statistics(),
             "peers": self.peers.statistics(),
+            "grants": self.rights.statistics(),
         }
 
     def _on_change(self) -> None:

@@ -1,0 +1,72 @@
+"""Questions to the admin ports of other nodes: HTTP/1.1, by this process's identity if it has one.
+
+A process with an identity shows it, trusts its bundle alone, and asks nobody in plain text. The
+host is compared with the node's certificate, its role is not: the HTTP library shows no
+certificate. So what is asked for here decides nothing.
+
+Called by the write proxy's cluster routes. Source: docs/protocol/identity.md "TLS".
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, Final
+
+import orjson
+from pyreqwest.client import ClientBuilder
+from pyreqwest.exceptions import PyreqwestError
+
+from duramen.runtime.http_client import (
+    KeptCancellation,
+    NoAnswerError,
+    UnreachableError,
+    close_client,
+    translate,
+)
+from duramen.runtime.security.process_security import SECURE_SCHEME, ProcessSecurity
+
+_CONNECT_TIMEOUT: Final = timedelta(seconds=1)
+
+
+class AdminPortCalls:
+    """Calls of one round, to any number of nodes; `close` ends it, and with it its connections."""
+
+    def __init__(self, security: ProcessSecurity | None) -> None:
+        self._is_secure = security is not None
+        builder = (
+            ClientBuilder()
+            .http1_only()
+            .connect_timeout(_CONNECT_TIMEOUT)
+            .no_proxy()
+            .follow_redirects(enable=False)
+        )
+        self._client = builder.build() if security is None else security.make_client(builder)
+
+    async def get_object(self, url: str) -> dict[str, Any]:
+        """GET a JSON object.
+
+        Raises:
+            PeerError: nobody is there who is trusted, or the answer is no success, or none.
+        """
+        if self._is_secure and not url.startswith(SECURE_SCHEME):
+            raise UnreachableError(f"{url!r} has no TLS, and who is there cannot be known")
+        try:
+            request = self._client.get(url).build()
+            with KeptCancellation():
+                response = await request.send()
+                answer = bytes(await response.bytes())
+        except PyreqwestError as error:
+            raise translate(error, url) from error
+        if response.status != 200:
+            raise NoAnswerError(f"{url}: HTTP {response.status}")
+        try:
+            found = orjson.loads(answer)
+        except orjson.JSONDecodeError:
+            found = None
+        if not isinstance(found, dict):
+            raise NoAnswerError(f"{url}: the answer is no JSON object")
+        return found
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await close_client(self._client)
