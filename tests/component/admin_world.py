@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import httpx
 from fastapi import FastAPI
+from prometheus_client import CollectorRegistry
 
 from duramen.runtime.admin import make_admin_app
 from duramen.runtime.edge.admin_connections import AdminConnections
@@ -54,7 +55,7 @@ def make_service(role: str) -> RoleService:
         case "writeproxy":
             return WriteProxy(options, store)
         case _:
-            return ReadProxy(options, store)
+            return ReadProxy(options, store, registry=CollectorRegistry())
 
 
 def answer_all(app: FastAPI) -> None:
