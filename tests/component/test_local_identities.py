@@ -17,7 +17,8 @@ import pytest
 from duramen.cluster import local_identities
 from duramen.cluster.layout import ClusterSize, ProcessPlan, plan_cluster
 from duramen.cluster.local_identities import LocalIdentities
-from duramen.runtime.identity.certificates import LEAF_LIFE
+from duramen.runtime.identity.authority import begin_authority, open_authority
+from duramen.runtime.identity.certificates import LEAF_LIFE, find_issuer, list_anchors
 from duramen.runtime.identity.folder import read_folder
 from duramen.runtime.identity.names import IdentityError
 from duramen.runtime.identity.zookeeper_files import write_server_files
@@ -70,6 +71,57 @@ def _run_before(folder: Path, *uuids: str) -> None:
         (folder / f"bookie-{number}").mkdir()
         cookie = json.dumps({"cluster_uuid": uuid})
         (folder / f"bookie-{number}" / "cookie.json").write_text(cookie)
+
+
+def read_issuers(identities: LocalIdentities, plans: list[ProcessPlan]) -> set[tuple[str, ...]]:
+    """Who issued, and who is trusted, over all folders."""
+    names = [*(one.node_id for one in plans), identities.operator_folder.name]
+    held = [read_folder(identities.folder_of(name), read_time()) for name in names]
+    return {(str(find_issuer(one.leaf, one.bundle)), *list_anchors(one.bundle)) for one in held}
+
+
+def test_another_ca_is_trusted_by_all_before_anybody_has_a_certificate_of_it(
+    tmp_path: Path,
+) -> None:
+    plans = plan(tmp_path)
+    identities = LocalIdentities(tmp_path)
+    identities.prepare(plans)
+    ((issuer, first),) = read_issuers(identities, plans)
+    assert issuer == first
+
+    def step(name: str) -> list[str]:
+        with open_authority(tmp_path / "ca", read_time()) as authority:
+            if name == "announce":
+                authority.announce(read_time())
+            elif name == "switch":
+                authority.switch(read_time(), is_known_everywhere=True)
+            else:
+                authority.retire(read_time(), is_wanted_now=True)
+            return list_anchors(authority.bundle)
+
+    step("announce")
+    second, _ = step("switch")
+    identities.renew_due(plans)
+    assert read_issuers(identities, plans) == {(first, second, first)}, "trusted first of all"
+    identities.renew_due(plans)
+    assert read_issuers(identities, plans) == {(second, second, first)}
+    step("retire")
+    identities.renew_due(plans)
+    assert read_issuers(identities, plans) == {(second, second)}
+    before = read_serials(identities, plans)
+    identities.renew_due(plans)
+    assert read_serials(identities, plans) == before, "all is as it should be"
+
+
+def test_a_ca_that_is_gone_leaves_nobody_with_its_certificate(tmp_path: Path) -> None:
+    plans = plan(tmp_path)
+    identities = LocalIdentities(tmp_path)
+    identities.prepare(plans)
+    begin_authority(tmp_path / "ca", identities._domain, read_time(), is_replacing=True)
+    with pytest.raises(IdentityError, match="knows it now"):
+        identities.renew_due(plans)
+    assert len({issuer for issuer, *_ in read_issuers(identities, plans)}) == 1
+    identities.renew_due(plans)
 
 
 def test_the_ca_is_of_the_cluster_that_ran_without_identities(tmp_path: Path) -> None:

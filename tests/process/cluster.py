@@ -112,6 +112,10 @@ class LocalCluster:
             self._operators[name] = context
         return self._operators[name]
 
+    def forget_operators(self) -> None:
+        """The CA has changed: whoever asks admin ports next gets another certificate."""
+        self._operators.clear()
+
     def ids(self, role: str) -> list[str]:
         """Ids of the processes of a role."""
         return [p["id"] for p in self.state()["processes"] if p["role"] == role]

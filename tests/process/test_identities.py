@@ -16,7 +16,7 @@ import socket
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import httpx
 import pytest
@@ -28,7 +28,7 @@ from duramen.cluster.local_identities import LocalIdentities
 from duramen.errors import DuramenError
 from duramen.runtime.http_client import DeniedError, PeerClient, PeerError
 from duramen.runtime.identity.authority import open_authority
-from duramen.runtime.identity.certificates import Places
+from duramen.runtime.identity.certificates import Places, list_anchors
 from duramen.runtime.identity.folder import read_folder, write_bundle, write_folder
 from duramen.runtime.identity.names import Role, make_identity
 from duramen.runtime.identity.zookeeper_files import make_probe_context
@@ -52,6 +52,9 @@ LOGS: Final = ["log-0", "log-1"]
 HERE: Final = Places(("localhost",), (ipaddress.ip_address("127.0.0.1"),))
 ROUND_COUNT: Final = int(os.environ.get("DURAMEN_RENEWAL_ROUNDS", "2"))
 """Each renews every service once."""
+
+STEPS: Final = ("announce", "switch", "switch", "switch", "retire")
+"""To the other CA, back, there again; then the first one is gone."""
 
 PACE_S: Final = float(os.environ.get("DURAMEN_RENEWAL_PACE_S", "0.5"))
 REVOKED_WITHIN_S: Final = 5.0
@@ -82,6 +85,33 @@ class Authority:
             places = HERE if identity.role.is_node else Places()
             write_folder(out, authority.issue(identity, _now(), places=places))
         return out
+
+    def step(self, step: Literal["announce", "switch", "retire"]) -> tuple[str, int]:
+        """One step from one CA to another, of which all hear: who issues, and how many are
+        trusted."""
+        with open_authority(self._folder, _now()) as authority:
+            match step:
+                case "announce":
+                    authority.announce(_now())
+                case "switch":
+                    authority.switch(_now(), is_known_everywhere=True)
+                case "retire":
+                    authority.retire(_now(), is_wanted_now=True)
+            for name in (*self._list_names(), "operator"):
+                write_bundle(self.folder_of(name), authority.domain, authority.bundle, _now())
+            anchors = list_anchors(authority.bundle)
+        self.cluster.forget_operators()
+        return anchors[0], len(anchors)
+
+    def issue_to_all(self) -> None:
+        for entry in self.cluster.state()["processes"]:
+            self.issue(entry["role"], entry["id"])
+        with open_authority(self._folder, _now()) as authority:
+            identity = make_identity(authority.domain, Role.OPERATOR, "local")
+            write_folder(self.folder_of("operator"), authority.issue(identity, _now()))
+
+    def _list_names(self) -> list[str]:
+        return [entry["id"] for entry in self.cluster.state()["processes"]]
 
     def revoke(self, node_id: str) -> None:
         with open_authority(self._folder, _now()) as authority:
@@ -173,6 +203,44 @@ def test_every_certificate_is_renewed_under_load_and_no_append_or_read_fails(
             assert load.acked <= set(bodies), "nothing that was acknowledged is lost"
 
     run(scenario(), timeout_s=HANG_S * 2 + 600)
+
+
+async def _wait_trust(cluster: LocalCluster, issuer: str, anchor_count: int) -> None:
+    """Until every service has a certificate of a CA, and trusts so many."""
+    for entry in cluster.state()["processes"]:
+        if entry["role"] == "zookeeper":
+            continue
+
+        async def is_there(node_id: str = entry["id"]) -> bool:
+            told = (await statistics(cluster, node_id))["security"]
+            return (told["issuer"], len(told["anchors"])) == (issuer, anchor_count)
+
+        await wait_for(is_there, what=f"{entry['id']} to be of {issuer}", rest_s=0.1)
+
+
+@pytest.mark.timeout(HANG_S * 3)
+def test_one_ca_takes_the_place_of_another_under_load_and_back(cluster: LocalCluster) -> None:
+    async def scenario() -> None:
+        for log in LOGS:
+            await create_log(cluster, log, {})
+        authority, pids = Authority(cluster), cluster.list_pids()
+        async with running_loads(cluster, LOGS) as loads:
+            for step in STEPS:
+                issuer, anchor_count = authority.step(step)
+                if step == "switch":
+                    authority.issue_to_all()
+                await _wait_trust(cluster, issuer, anchor_count)
+                await let_pass(0.5, what="appends between two steps")
+            assert [load.failed_count for load in loads] == [0, 0]
+            assert min(len(load.acked) for load in loads) > 20
+        assert cluster.list_pids() == pids, "nobody was started anew"
+        for load in loads:
+            bodies = await read_log(cluster.open_client("read_url"), load.log)
+            assert load.acked <= set(bodies), "nothing that was acknowledged is lost"
+        async with _opened(cluster.state()["zookeeper"], authority.folder_of("operator")) as store:
+            assert await store.get("/duramen/local/cluster"), "ZooKeeper has followed"
+
+    run(scenario(), timeout_s=HANG_S * 2)
 
 
 def test_a_stolen_key_does_what_its_role_may_and_no_more(

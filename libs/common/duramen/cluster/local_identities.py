@@ -18,6 +18,7 @@ import ipaddress
 import json
 import ssl
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 from uuid import uuid4
@@ -26,12 +27,19 @@ from duramen.cluster.cluster_file import OPERATOR_FOLDER
 from duramen.cluster.layout import CLUSTER_NAME, HOST, ProcessPlan
 from duramen.runtime.cluster_node import find_cluster, wait_session
 from duramen.runtime.identity.authority import (
+    KeptAuthority,
     begin_authority,
     open_authority,
     read_former_domain,
 )
-from duramen.runtime.identity.certificates import NOWHERE, Places
-from duramen.runtime.identity.folder import BUNDLE_FILE, read_folder, write_folder
+from duramen.runtime.identity.certificates import NOWHERE, Places, find_issuer, list_anchors
+from duramen.runtime.identity.folder import (
+    BUNDLE_FILE,
+    HeldIdentity,
+    read_folder,
+    write_bundle,
+    write_folder,
+)
 from duramen.runtime.identity.names import (
     Identity,
     IdentityError,
@@ -51,7 +59,7 @@ from duramen.runtime.stores.guarding import (
 from duramen.runtime.stores.zookeeper_store import ZooKeeperStore
 from duramen.wire.metadata_json import Paths
 
-RENEWAL_LOOK_S: Final = 600.0
+RENEWAL_LOOK_S: Final = 60.0
 _HERE: Final = Places(("localhost",), (ipaddress.ip_address(HOST),))
 _OPERATOR_NAME: Final = "local"
 _GUARDED_FILE: Final = "guarded"
@@ -121,7 +129,10 @@ class LocalIdentities:
         )
 
     def renew_due(self, plans: Sequence[ProcessPlan]) -> None:
-        """Issue where there is nothing, nothing valid, or what is to be renewed.
+        """Hand on what is trusted; issue where there is nothing valid, or what is to be renewed.
+
+        What another CA of the folder issued is issued anew, but not before everybody trusts that
+        CA: who was handed a bundle now has until the next look to use it.
 
         Raises:
             IdentityError, OSError: as `prepare`.
@@ -132,19 +143,20 @@ class LocalIdentities:
         }
         operator = make_identity(self._domain, Role.OPERATOR, _OPERATOR_NAME)
         wanted[OPERATOR_FOLDER.name] = operator
-        due = {name: one for name, one in wanted.items() if self._is_due(name, one, now)}
-        if not due:
-            return
-        refusals = []
+        refusals: list[str] = []
         with open_authority(self._authority, now) as authority:
-            for name, identity in due.items():
+            held = {name: self._read(name, one, now) for name, one in wanted.items()}
+            behind = [name for name, one in held.items() if one and one.bundle != authority.bundle]
+            for name in behind:
+                refusals += _note_refusal(
+                    partial(write_bundle, self.folder_of(name), self._domain, authority.bundle, now)
+                )
+            for name, identity in wanted.items():
+                if not _is_due(held[name], authority, now, is_known=not behind):
+                    continue
                 places = _HERE if identity.role.is_node else NOWHERE
-                held = authority.issue(identity, now, places=places)
-                try:
-                    write_folder(self.folder_of(name), held)
-                except (IdentityError, OSError) as error:
-                    # The others have theirs in time.
-                    refusals.append(str(error))
+                issued = authority.issue(identity, now, places=places)
+                refusals += _note_refusal(partial(write_folder, self.folder_of(name), issued))
         if refusals:
             raise IdentityError("; ".join(refusals))
 
@@ -156,15 +168,16 @@ class LocalIdentities:
         """
         return make_client_context((self._authority / BUNDLE_FILE).read_text(encoding="ascii"))
 
-    def _is_due(self, node_id: str, identity: Identity, now: dt.datetime) -> bool:
+    def _read(self, node_id: str, identity: Identity, now: dt.datetime) -> HeldIdentity | None:
+        """What lies in a folder, if that is valid and of this process."""
         folder = self.folder_of(node_id)
         if not folder.exists():
-            return True
+            return None
         try:
             held = read_folder(folder, now)
         except IdentityError:
-            return True
-        return held.identity != identity or now >= held.renew_at
+            return None
+        return held if held.identity == identity else None
 
     # --- While the cluster runs ------------------------------------------------------------------
 
@@ -238,6 +251,29 @@ class LocalIdentities:
             ) from None
         finally:
             await store.close()
+
+
+def _note_refusal(write: Callable[[], None]) -> list[str]:
+    """Why a folder was not written: the others have theirs in time."""
+    try:
+        write()
+    except (IdentityError, OSError) as error:
+        return [str(error)]
+    return []
+
+
+def _is_due(
+    held: HeldIdentity | None, authority: KeptAuthority, now: dt.datetime, *, is_known: bool
+) -> bool:
+    """Whether a certificate is to be issued.
+
+    Args:
+        is_known: everybody has been handed what the CA's folder trusts, for a while.
+    """
+    if held is None or now >= held.renew_at:
+        return True
+    issuer = find_issuer(held.leaf, authority.bundle)
+    return issuer is None or (is_known and issuer != list_anchors(authority.bundle)[0])
 
 
 def refuse_guarded(plans: Sequence[ProcessPlan]) -> None:
