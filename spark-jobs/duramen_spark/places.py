@@ -12,6 +12,7 @@ from typing import Annotated, NamedTuple
 
 from cyclopts import Parameter
 
+from duramen.cli.cluster.reach import find_identity
 from duramen.cli.command import DATA_DEFAULT, UsageError
 from duramen.cluster.cluster_file import read_document
 from duramen_spark.cluster_address import ClusterAddress
@@ -37,7 +38,7 @@ class PlaceOptions:
         Path | None,
         Parameter(
             help="folder of an archive's identity, where ZooKeeper and bookies ask for one; on "
-            "each machine that a part of the job runs on"
+            "each machine that a part of the job runs on (else the local cluster's)"
         ),
     ] = None
     data: Annotated[Path, Parameter(help="folder of a duramen run, for its cluster.json")] = (
@@ -79,5 +80,6 @@ def find_place(options: PlaceOptions | None) -> ClusterPlace:
         if not isinstance(store, str):
             raise UsageError("--cold-store: cluster.json names none, so say where the archive is")
         where = str(document.get("zookeeper")), given.cluster or str(document.get("cluster")), store
-    identity = None if given.identity is None else str(given.identity.absolute())
-    return ClusterPlace(*where, given.region, given.rack, identity)
+    identity = find_identity(given.identity, given.zookeeper, given.data)
+    folder = None if identity is None else str(identity.absolute())
+    return ClusterPlace(*where, given.region, given.rack, folder)

@@ -6,15 +6,19 @@ Source: docs/protocol/credentials.md "How clients show it".
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from duramen.cli.main import main
 from duramen.client import Client
 from duramen.runtime.credentials.access_tokens.token_text import take_token_apart
 from tests.process.cluster import LocalCluster, running_cluster
+from tests.process.times import HANG_S
+from tests.waiting import wait_in_thread
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
 
@@ -45,6 +49,40 @@ def test_the_token_of_a_run_is_found_and_used_by_the_next_one(
     with running_cluster(tmp_path / "plain"):
         assert not (tmp_path / "plain/token").exists()
         assert not (tmp_path / "plain/curl.conf").exists()
+
+
+def test_an_archive_job_reads_bookies_that_ask_who_calls(tmp_path: Path) -> None:
+    folder = tmp_path / ".duramen"
+    with running_cluster(folder, "--security", "on"):
+        command(
+            folder, "log", "create", "default/notes", "--config", '{"tiering": {"policy": "copy"}}'
+        )
+        lines = tmp_path / "lines"
+        lines.write_text("".join(f"{number}\n" for number in range(100)))
+        command(folder, "append", "default/notes", str(lines))
+        command(folder, "log", "roll", "default/notes")
+        wait_in_thread(
+            lambda: "CLOSED" in command(folder, "segments", "default/notes"),
+            HANG_S,
+            "a closed segment",
+        )
+        archive = str(tmp_path / "archive")
+        issue = ["ca", "issue", str(folder / "ca"), "archive", "nightly", "--out", archive]
+        assert main(issue) == 0
+        done = json.loads(run_job(folder, "archive", "--runner", "threads", "--identity", archive))
+        assert done["segments"]["archived"] == 1, done
+        assert "whole" in run_job(folder, "verify", "--runner", "threads", is_json=False)
+
+
+def run_job(folder: Path, *words: str, is_json: bool = True) -> str:
+    """Without an identity of its own it goes by the local cluster's."""
+    line = [sys.executable, "-m", "duramen_spark.main", *words, "--data", str(folder)]
+    done = subprocess.run(
+        [*line, "--json"] if is_json else line, capture_output=True, text=True, timeout=120,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def check_clients(

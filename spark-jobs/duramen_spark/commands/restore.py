@@ -60,7 +60,7 @@ def restore(
 
     found_place = find_place(place)
     if found_place.identity is not None:
-        raise UsageError("--identity: bookies that ask who calls take no restored log yet")
+        raise UsageError("this cluster asks who calls, and its bookies take no restored log yet")
 
     async def use(connection: Connection) -> Restored:
         cluster, store = source_cluster or connection.uuid, connection.store
