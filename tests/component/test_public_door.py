@@ -17,8 +17,7 @@ import pytest
 from duramen.core.rights.verbs import ROLE_VERBS, GrantedRole, Verb
 from duramen.errors import DuramenError
 from duramen.runtime.admission.admission import open_admission
-from duramen.runtime.admission.callers import caller_of
-from duramen.runtime.admission.public_door import REQUEST_HEADER
+from duramen.runtime.admission.callers import REQUEST_KEY, caller_of
 from duramen.runtime.identity.callers import FIRST_COUNT_PER_LEAF
 from duramen.runtime.identity.header import NamedClient
 from duramen.runtime.identity.names import Identity
@@ -190,7 +189,7 @@ def test_whoever_is_not_known_gets_one_and_the_same_answer(tmp_path: Path) -> No
                 for path in ("/v1/namespaces/shop/logs/orders/records", "/v1/namespaces", "/x"):
                     answer = await port.call("GET", path, *shown)
                     assert answer.status == 401, (who, path)
-                    assert answer.headers.pop(REQUEST_HEADER)
+                    assert answer.headers.pop(REQUEST_KEY)
                     port_answers.add((str(sorted(answer.headers.items())), answer.body))
             assert (await port.call("GET", "/v1/namespaces", as_user("own"), twice=True))[0] == 401
             assert not port.reached

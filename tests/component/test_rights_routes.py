@@ -20,7 +20,12 @@ import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from duramen.core.rights.grants import Principal, parse_principal
-from duramen.runtime.admission.callers import CALL_KEY, AdmittedCall, ShownCredentials
+from duramen.runtime.admission.callers import (
+    CALL_KEY,
+    REQUEST_KEY,
+    AdmittedCall,
+    ShownCredentials,
+)
 from duramen.runtime.cluster_node import ensure_cluster
 from duramen.runtime.credentials.principals import Bearer
 from duramen.runtime.identity.names import Identity, Role
@@ -32,7 +37,7 @@ from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
 from duramen.wire.metadata_json import Paths
 from duramen_sequencer.control import Control
 from duramen_writeproxy.logs.creation import Creator
-from duramen_writeproxy.rights.calls_for_callers import REQUEST_KEY, CallsForCallers
+from duramen_writeproxy.rights.calls_for_callers import CallsForCallers
 from duramen_writeproxy.rights.grant_routes import add_grant_routes
 from duramen_writeproxy.rights.token_routes import add_token_routes
 from tests.unit.grants import ANN, BOB, OPERATOR

@@ -7,19 +7,16 @@ Source: docs/protocol/wire.md "Sequencer: POST /s/control".
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 import orjson
 from fastapi import Request
 
 from duramen.errors import DuramenError
-from duramen.runtime.admission.callers import caller_of
+from duramen.runtime.admission.callers import REQUEST_KEY, caller_of
 from duramen.runtime.credentials.principals import Bearer, encode_bearer
 from duramen.runtime.rest import announced_bytes, parse_object, read_body, unknown_field
 from duramen_writeproxy.logs.creation import Creator
-
-REQUEST_KEY: Final = "duramen-request"
-"""In the scope of a call: its id, under which the port that let it in tells of it in the log."""
 
 
 class CallsForCallers:

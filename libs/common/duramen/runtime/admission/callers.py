@@ -22,6 +22,9 @@ from duramen.runtime.credentials.principals import Bearer
 CALL_KEY: Final = "duramen.call"
 """In the scope of a call that was let in; not there with `--security none`."""
 
+REQUEST_KEY: Final = "duramen-request"
+"""In the scope of a call that logs tell of: its id. The name of the answer's header as well."""
+
 
 class Asked(Protocol):
     """A request, as far as it matters here."""

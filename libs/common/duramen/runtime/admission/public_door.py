@@ -11,9 +11,7 @@ docs/protocol/credentials.md "Who it is".
 
 from __future__ import annotations
 
-import asyncio
 import datetime as dt
-import logging
 import secrets
 from collections.abc import Collection
 from typing import Final
@@ -26,17 +24,21 @@ from duramen.errors import DuramenError
 from duramen.runtime.admin import problem_response
 from duramen.runtime.admission.admission import ClientAdmission
 from duramen.runtime.admission.call_rows import ROW_KEY, FoundRow, find_row
-from duramen.runtime.admission.callers import CALL_KEY, AdmittedCall, ShownCredentials
+from duramen.runtime.admission.callers import (
+    CALL_KEY,
+    REQUEST_KEY,
+    AdmittedCall,
+    ShownCredentials,
+)
 from duramen.runtime.admission.refusals import refuse_blindly, refuse_unknown, refuse_verb
 from duramen.runtime.credentials.principals import CredentialRefusedError, NothingKnownError
 from duramen.runtime.edge.coded_bodies import drop_rest
 from duramen.runtime.identity.callers import TooManyHeadersError
 from duramen.runtime.public.calls import On
+from duramen.runtime.security.refusals import Refusals
 
-REQUEST_HEADER: Final = "duramen-request"
+REQUEST_HEADER: Final = REQUEST_KEY.encode()
 
-_LOG: Final = logging.getLogger(__name__)
-_LOG_INTERVAL_S: Final = 1.0
 _RETRY_AFTER_MS: Final = 1_000
 _WITHOUT_BODY: Final = ("GET", "HEAD")
 _REFUSED: Final = Counter(
@@ -59,7 +61,7 @@ class PublicDoor:
         self._app = app
         self._admission = admission
         self._of_anybody = frozenset(of_anybody)
-        self._log = _RefusalLog()
+        self._refusals = Refusals(_REFUSED)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request, or refuse it before its body is read."""
@@ -93,17 +95,19 @@ class PublicDoor:
         found = find_row(scope["method"], scope["path"])
         shown = _find_shown(scope)
         now = dt.datetime.now(dt.UTC)
+        if found is not None and found.row.judged is On.CALL:
+            scope[REQUEST_KEY] = _draw_request_id()
         try:
             bearer = await self._admission.identify(shown, now)
         except TooManyHeadersError as error:
-            self._log.tell("many", str(error), scope)
+            self._tell("many", str(error), scope)
             detail = "too many headers of one certificate"
             raise DuramenError("rate_limited", detail, retry_after_ms=_RETRY_AFTER_MS) from None
         except NothingKnownError as error:
-            self._log.tell("not_known_now", str(error), scope)
+            self._tell("not_known_now", str(error), scope)
             raise refuse_blindly(error) from None
         except CredentialRefusedError as error:
-            self._log.tell("unauthenticated", str(error), scope)
+            self._tell("unauthenticated", str(error), scope)
             raise refuse_unknown() from None
         call = AdmittedCall(bearer, shown, found, now.timestamp(), self._admission.find_rights)
         if found is not None:
@@ -114,20 +118,26 @@ class PublicDoor:
         try:
             may = _may(call.find_rights(), found)
         except DuramenError as error:
-            self._log.tell("not_known_now", error.detail, scope)
+            self._tell("not_known_now", error.detail, scope)
             raise
         if not may:
             refusal = refuse_verb(found.row.verb, found.namespace, found.log)
-            self._log.tell("forbidden", f"{call.bearer.principal}: {refusal.detail}", scope)
+            self._tell("forbidden", f"{call.bearer.principal}: {refusal.detail}", scope)
             raise refusal
+
+    def _tell(self, kind: str, why: str, scope: Scope) -> None:
+        """Tell of a refusal, which gets an id for that."""
+        request_id = scope.setdefault(REQUEST_KEY, _draw_request_id())
+        now = dt.datetime.now(dt.UTC)
+        self._refusals.tell(kind, f"({request_id}, {kind}) {why}", now)
 
     async def _answer(
         self, refusal: DuramenError, scope: Scope, receive: Receive, send: Send
     ) -> None:
         answer = problem_response(refusal)
         headers = [*answer.raw_headers, (b"cache-control", b"no-store")]
-        if (request_id := scope.get(REQUEST_HEADER)) is not None:
-            headers.append((REQUEST_HEADER.encode(), request_id.encode()))
+        if (request_id := scope.get(REQUEST_KEY)) is not None:
+            headers.append((REQUEST_HEADER, request_id.encode()))
         status, body = answer.status_code, bytes(answer.body)
         await send({"type": "http.response.start", "status": status, "headers": headers})
         if scope["method"] in _WITHOUT_BODY:
@@ -163,23 +173,5 @@ def _find_shown(scope: Scope) -> ShownCredentials:
     return ShownCredentials(authorizations, identities)
 
 
-class _RefusalLog:
-    """Why calls are refused: counted, and told a line a second at most."""
-
-    def __init__(self) -> None:
-        self._told_s = -_LOG_INTERVAL_S
-        self._untold_count = 0
-
-    def tell(self, kind: str, why: str, scope: Scope) -> None:
-        """Tell of one, which gets an id for that."""
-        _REFUSED.labels(kind).inc()
-        scope[REQUEST_HEADER] = request_id = secrets.token_hex(6)
-        now_s = asyncio.get_running_loop().time()
-        if now_s - self._told_s < _LOG_INTERVAL_S:
-            self._untold_count += 1
-            return
-        _LOG.warning(
-            "a call is refused (%s, %s): %s (%d others since)",
-            request_id, kind, why, self._untold_count,
-        )  # fmt: skip
-        self._told_s, self._untold_count = now_s, 0
+def _draw_request_id() -> str:
+    return secrets.token_hex(6)

@@ -3,7 +3,7 @@
 Whoever is refused learns next to nothing of why; who runs the port finds it here. So many lines as
 calls would let anybody fill the log.
 
-Called by `door`, `admin_door` and the admin port's listener.
+Called by `door`, `admin_door`, the admin port's listener and `admission.public_door`.
 Source: docs/protocol/identity.md "The folder".
 """
 
@@ -23,9 +23,14 @@ _REFUSED: Final = Counter(
 
 
 class Refusals:
-    """Those of one port."""
+    """Those of one port.
 
-    def __init__(self) -> None:
+    Args:
+        counter: of its kind of port, by `why`.
+    """
+
+    def __init__(self, counter: Counter = _REFUSED) -> None:
+        self._counter = counter
         self._told_s = 0.0
         self._untold_count = 0
 
@@ -35,7 +40,7 @@ class Refusals:
         Args:
             kind: one of a few words, for the counter.
         """
-        _REFUSED.labels(kind).inc()
+        self._counter.labels(kind).inc()
         if 0.0 <= now.timestamp() - self._told_s < _LOG_INTERVAL_S:
             self._untold_count += 1
             return
