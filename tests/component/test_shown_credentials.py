@@ -16,13 +16,13 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from duramen.client.credentials import connections
 from duramen.client.credentials.credential import Credential, make_credential
 from duramen.client.credentials.tokens import TokenCommand, TokenFile
 from duramen.client.rest_client import RestClient
 from duramen.client.retry import RetryPolicy
 from duramen.errors import DuramenError
 from duramen.runtime.http_client import PeerError, UnreachableError
+from duramen.runtime.identity import sole_anchors
 from tests.component.asking_proxy import AskingProxy, asking_proxy
 from tests.component.issuing_world import IssuingWorld
 from tests.component.sdk_faces import FACES, open_client
@@ -295,7 +295,7 @@ def test_clients_that_are_made_at_once_trust_their_own_anchors_and_leave_the_env
     tmp_path: Path,
 ) -> None:
     world, other = IssuingWorld(tmp_path / "a"), IssuingWorld(tmp_path / "b")
-    before = {name: os.environ.get(name) for name in connections._VARIABLES}
+    before = {name: os.environ.get(name) for name in sole_anchors._VARIABLES}
 
     async def main() -> None:
         async with asking_proxy(world.server) as proxy:
@@ -314,4 +314,4 @@ def test_clients_that_are_made_at_once_trust_their_own_anchors_and_leave_the_env
                 await client.close()
 
     run(main)
-    assert {name: os.environ.get(name) for name in connections._VARIABLES} == before
+    assert {name: os.environ.get(name) for name in sole_anchors._VARIABLES} == before

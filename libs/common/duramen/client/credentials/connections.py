@@ -1,21 +1,14 @@
 """A client of the HTTP library with a certificate and anchors of its own, renewed with their files.
 
-The library trusts what `SSL_CERT_FILE` and `SSL_CERT_DIR` name while a client is made, beside what
-it is given: so both lead to the wanted anchors, and to nothing, meanwhile.
-
 Called by `rest_client`. Source: docs/protocol/credentials.md "How clients show it".
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import datetime as dt
 import logging
-import os
-import tempfile
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -35,12 +28,10 @@ from duramen.runtime.identity.folder import (
     read_folder,
 )
 from duramen.runtime.identity.names import IdentityError
+from duramen.runtime.identity.sole_anchors import trusting_alone
 
 _LOG: Final = logging.getLogger(__name__)
 _FILE_BYTES_MAX: Final = 1 << 20
-_VARIABLES: Final = ("SSL_CERT_FILE", "SSL_CERT_DIR")
-_BUILDING: Final = threading.Lock()
-"""The environment is the process's: one client is made at a time."""
 
 _Stamp = tuple[tuple[int, ...], ...]
 
@@ -120,7 +111,7 @@ def _build(builder: ClientBuilder, credential: Credential) -> Client:
         anchors = anchors or encode_bundle(held.bundle)[BUNDLE_FILE]
     if anchors is None:
         return builder.build()
-    with _trusting(anchors):
+    with trusting_alone(anchors):
         return builder.build()
 
 
@@ -135,23 +126,3 @@ def _read_anchors(path: Path) -> bytes:
     except ValueError:
         raise DuramenError("unauthenticated", f"{path} holds no certificates in PEM") from None
     return content
-
-
-@contextlib.contextmanager
-def _trusting(anchors: bytes) -> Iterator[None]:
-    """Let the client that is made inside trust these and nobody else."""
-    with _BUILDING, tempfile.TemporaryDirectory(prefix="duramen-trusted-") as name:
-        place = Path(name)
-        (place / "trusted.crt").write_bytes(anchors)
-        (place / "nothing").mkdir()
-        before = {variable: os.environ.get(variable) for variable in _VARIABLES}
-        named = (str(place / "trusted.crt"), str(place / "nothing"))
-        os.environ.update(zip(_VARIABLES, named, strict=True))
-        try:
-            yield
-        finally:
-            for variable, value in before.items():
-                if value is None:
-                    os.environ.pop(variable, None)
-                else:
-                    os.environ[variable] = value

@@ -1,20 +1,16 @@
-"""Private copies of an identity's files, for libraries that read them late or by name.
+"""Private copies of certificates and keys, for a server that reads its files late.
 
-The HTTP server reads its files when a connection comes, and ends when they have gone; the HTTP
-client trusts what `SSL_CERT_FILE` and `SSL_CERT_DIR` name while it is made, beside what it is
-given. Both get copies of what was judged, never the folder itself, in a folder that nobody else
-may enter.
+The HTTP server reads them when a connection comes, and ends when they have gone. It gets copies of
+what was judged, never the folder itself, in a folder that nobody else may enter.
 
 Called by `process_security` and `public_certificate`. Source: docs/protocol/identity.md "TLS".
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -23,9 +19,6 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from duramen.runtime.identity.folder import HeldIdentity, encode_bundle, encode_key
 from duramen.runtime.identity.public_folder import HeldCertificate
 
-_VARIABLES: Final = ("SSL_CERT_FILE", "SSL_CERT_DIR")
-_TRUSTED: Final = "trusted.crt"
-_NOTHING: Final = "nothing"
 _CERTIFICATE: Final = "tls.crt"
 _KEY: Final = "tls.key"
 _BUNDLE: Final = "ca.crt"
@@ -49,28 +42,7 @@ class PrivateCopies:
 
     def __init__(self) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="duramen-identity-"))
-        (self._folder / _NOTHING).mkdir()
         self._number = 0
-
-    @contextlib.contextmanager
-    def trusting(self, held: HeldIdentity) -> Iterator[None]:
-        """Let the client of the HTTP library that is made inside trust this bundle alone.
-
-        Others in this process, as those of a cold store, go by the system's anchors.
-        """
-        (self._folder / _TRUSTED).unlink(missing_ok=True)
-        _write(self._folder / _TRUSTED, encode_bundle(held.bundle)[_BUNDLE])
-        before = {name: os.environ.get(name) for name in _VARIABLES}
-        named = self._folder / _TRUSTED, self._folder / _NOTHING
-        os.environ.update(zip(_VARIABLES, map(str, named), strict=True))
-        try:
-            yield
-        finally:
-            for name, value in before.items():
-                if value is None:
-                    os.environ.pop(name, None)
-                else:
-                    os.environ[name] = value
 
     def write(self, held: HeldIdentity) -> ServerFiles:
         """Another set of files for a server that asks for certificates."""

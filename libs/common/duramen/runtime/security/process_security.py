@@ -21,9 +21,15 @@ from pyreqwest.client import Client, ClientBuilder
 
 from duramen.runtime.identity.callers import AT_PUBLIC_PORTS, Callers, OwnHeaders
 from duramen.runtime.identity.certificates import Bundle, find_issuer, list_anchors
-from duramen.runtime.identity.folder import HeldIdentity, encode_key
+from duramen.runtime.identity.folder import (
+    BUNDLE_FILE,
+    HeldIdentity,
+    encode_bundle,
+    encode_key,
+)
 from duramen.runtime.identity.header import NamedClient
 from duramen.runtime.identity.names import Identity, IdentityError, Role
+from duramen.runtime.identity.sole_anchors import trusting_alone
 from duramen.runtime.rights.process_rights import ProcessRights
 from duramen.runtime.role import ServiceOptions, StartRefusedError
 from duramen.runtime.security.door import Door
@@ -117,7 +123,7 @@ class ProcessSecurity:
         """A client that shows this process's certificate, and trusts what it trusts."""
         held = self._watched.held
         own = encode_key(held.key) + held.leaf.public_bytes(Encoding.PEM)
-        with self._copies.trusting(held):
+        with trusting_alone(encode_bundle(held.bundle)[BUNDLE_FILE]):
             return builder.identity_pem(own).build()
 
     def find_receiver(self, url: str) -> Identity:
