@@ -21,7 +21,7 @@ from duramen.runtime.stores.metadata_store import Unavailable
 from duramen.runtime.stores.zookeeper_store import ZooKeeperStore
 from tests.waiting import wait_for
 
-STAT = SimpleNamespace(version=3, ephemeralOwner=0, numChildren=0, czxid=7)
+STAT = SimpleNamespace(version=3, ephemeralOwner=0, numChildren=0, czxid=7, mtime=0)
 
 
 class HandRequest:

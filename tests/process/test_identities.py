@@ -369,6 +369,19 @@ def _call(cluster: LocalCluster, *arguments: str) -> int:
     return main([*arguments, "--data", str(cluster.folder)])
 
 
+def test_an_operator_gives_the_first_grant_without_having_one(
+    cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operator, out = str(cluster.folder / "identities" / "operator"), tmp_path / "first"
+    assert _call(cluster, "access", "token", operator, "--out", str(out)) == 0
+    assert out.stat().st_mode & 0o777 == 0o600
+    assert _call(cluster, "access", "check", operator) == 0, "its node has its rights"
+    monkeypatch.setenv("DURAMEN_TOKEN_FILE", str(out))
+    url = cluster.state()["write_url"]
+    assert main(["grant", "give", "user:corp/ann", "owner", "default", "--url", url]) == 0
+    assert _call(cluster, "access", "token", operator, "--out", str(out)) == 1, "it is there"
+
+
 def test_the_tree_of_a_running_cluster_is_nobodys_but_its_own(
     cluster: LocalCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

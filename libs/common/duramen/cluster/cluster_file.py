@@ -22,8 +22,6 @@ from duramen.runtime.folders import sync_folder
 
 FILE_NAME: Final = "cluster.json"
 VERSION: Final = 1
-OPERATOR_FOLDER: Final = Path("identities") / "operator"
-"""Beside it, where the cluster has identities: that of whoever runs it."""
 
 
 class ClusterFileError(Exception):

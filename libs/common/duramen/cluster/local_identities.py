@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
-from duramen.cluster.cluster_file import OPERATOR_FOLDER
+from duramen.client.credentials.local_cluster import OPERATOR_FOLDER
 from duramen.cluster.layout import CLUSTER_NAME, HOST, ProcessPlan
 from duramen.runtime.cluster_node import find_cluster, wait_session
 from duramen.runtime.identity.authority import (

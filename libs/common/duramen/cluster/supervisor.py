@@ -65,6 +65,12 @@ EventKind = Literal[
 ]
 
 
+_ZOOKEEPER_FAULTS: Final = (
+    IdentityError, StartRefusedError, MetadataError, MetadataJsonError, OSError,
+)  # fmt: skip
+"""Of whoever asks ZooKeeper for something with the operator's identity."""
+
+
 class ClusterError(Exception):
     """The cluster cannot run; the text says which part, why, and what to do."""
 
@@ -246,9 +252,7 @@ class Supervisor:
                 await identities.guard_tree(self._zookeeper)
         except TimeoutError:
             raise ClusterError(f"ZooKeeper at {self._zookeeper} does not answer") from None
-        except (
-            IdentityError, StartRefusedError, MetadataError, MetadataJsonError, OSError,
-        ) as error:  # fmt: skip
+        except _ZOOKEEPER_FAULTS as error:
             raise ClusterError(f"no rights in ZooKeeper: {error}") from error
 
     async def _begin_access(self, deadline: float) -> None:
@@ -258,7 +262,7 @@ class Supervisor:
                 await self._keep_access()
         except TimeoutError:
             raise ClusterError(f"ZooKeeper at {self._zookeeper} does not answer") from None
-        except (MetadataError, OSError) as error:
+        except _ZOOKEEPER_FAULTS as error:
             raise ClusterError(f"no token for the command line: {error!r}") from error
         self._keeping_access = asyncio.create_task(self._keep_access_for_ever())
 
@@ -268,7 +272,7 @@ class Supervisor:
             try:
                 async with asyncio.timeout(ACCESS_LOOK_S):
                     await self._keep_access()
-            except (MetadataError, OSError) as error:
+            except _ZOOKEEPER_FAULTS as error:
                 # What there is lives for another month; the next look tries again.
                 self._on_event(ClusterEvent("fault", detail=f"the token of this run: {error!r}"))
 

@@ -8,6 +8,7 @@ Called by `cli.main`. Source: docs/cli.md, docs/protocol/metadata-access.md.
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -21,7 +22,9 @@ from duramen.cli.cluster.reach import (
     reach,
     read_operator,
 )
-from duramen.cli.command import DATA_DEFAULT, ExitCode, UsageError, print_json, run_async
+from duramen.cli.command import DATA_DEFAULT, ExitCode, UsageError, print_json, run_async, say
+from duramen.cli.rights.token_files import open_token_file
+from duramen.core.rights.grants import Principal, PrincipalKind
 from duramen.units import agree
 from duramen.wire.metadata_json import Paths
 
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
     from duramen.runtime.stores.guarding import Strayed
 
 access_app: Final = App(name="access", help="Say who may do what with a cluster's nodes.")
+
+_FIRST_LIFE_S: Final = 86_400
 
 IdentityFolder = Annotated[Path, Parameter(help="of an operator, from duramen ca issue")]
 
@@ -90,6 +95,48 @@ def check(
             print(one.path, *why, *(f"{who}={permissions}" for who, permissions in one.found))
         print(f"{hosts}: {agree(f'{len(strayed)} nodes')} with other rights than their own")
     return ExitCode.FAILED if strayed else ExitCode.OK
+
+
+@access_app.command
+def token(
+    folder: IdentityFolder,
+    /,
+    *,
+    out: Annotated[Path, Parameter(help="a new file for its text")],
+    zookeeper: ZooKeeperOption = None,
+    cluster: ClusterOption = None,
+    data: DataOption = DATA_DEFAULT,
+    json: JsonOption = False,
+) -> int:
+    """Make an access token for everything, that lives a day: with it the first grants are given.
+
+    It is written to ZooKeeper, so it needs no grant, and mends grants that nobody understands.
+
+    Exit codes: 0 made; 1 failed; 2 usage.
+    """
+    hosts, root = find_cluster(zookeeper, cluster, data)
+    token_id = run_async(_make_token(hosts, root, folder, out))
+    if json:
+        print_json({"id": token_id, "file": str(out)})
+    say(f"{out} has a token for everything, for a day: `duramen token revoke {token_id}` ends it")
+    return ExitCode.OK
+
+
+async def _make_token(hosts: str, cluster: str, folder: Path, out: Path) -> str:
+    from duramen.runtime.credentials.access_tokens.kept_token import write_token
+    from duramen.runtime.credentials.access_tokens.token_text import make_token
+
+    identity = read_operator(folder).identity
+    operator = Principal(PrincipalKind.SERVICE, f"{identity.role}/{identity.name}")
+    made = make_token()
+    async with reach(hosts, folder) as (store, _):
+        with open_token_file(out) as write:
+            await write_token(
+                store, Paths(cluster), made, operator,
+                note="of duramen access token", now_s=int(time.time()), life_s=_FIRST_LIFE_S,
+            )  # fmt: skip
+            write(made.text)
+    return made.token_id
 
 
 async def _walk(hosts: str, cluster: str, folder: Path, *, is_mending: bool) -> list[Strayed]:

@@ -19,7 +19,8 @@ from cyclopts import Parameter
 
 from duramen.cli.command import UsageError, say
 from duramen.cli.shell.waiting import report_waiting
-from duramen.cluster.cluster_file import OPERATOR_FOLDER, read_document
+from duramen.client.credentials.local_cluster import OPERATOR_FOLDER
+from duramen.cluster.cluster_file import read_document
 from duramen.errors import DuramenError
 from duramen.runtime.identity.names import Role
 from duramen.runtime.stores.metadata_store import MetadataError

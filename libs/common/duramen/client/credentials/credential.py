@@ -9,7 +9,6 @@ docs/protocol/credentials.md "How clients show it".
 
 from __future__ import annotations
 
-import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -17,7 +16,7 @@ from urllib.parse import urlsplit
 
 from duramen.client.credentials.tokens import GivenToken, TokenFile, TokenSource
 from duramen.errors import DuramenError
-from duramen.wire.edge.gate import is_loopback
+from duramen.wire.edge import gate
 
 _SECURE: Final = "https://"
 
@@ -102,10 +101,6 @@ def make_credential(
 def is_here(url: str) -> bool:
     """Whether a URL can only reach this machine."""
     try:
-        name = (urlsplit(url).hostname or "").removesuffix(".")
+        return gate.is_here(urlsplit(url).hostname or "")
     except ValueError:
         return False
-    try:
-        return ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return is_loopback(name)

@@ -30,12 +30,12 @@ from duramen.runtime.stores.metadata_store import MetadataStore
 from duramen.wire.metadata_json import Paths
 
 FOLDER_DEFAULT: Final = Path(".duramen")
+OPERATOR_FOLDER: Final = Path("identities") / "operator"
 TOKEN_FILE: Final = "token"
 CURL_FILE: Final = "curl.conf"
 ACCESS_LOOK_S: Final = 600.0
 """How often it is seen to that the token in the folder counts still."""
 
-OPERATOR_FOLDER: Final = "identities/operator"
 _ISSUER: Final = Principal(PrincipalKind.SERVICE, "operator/local")
 _CLUSTER_FILE: Final = "cluster.json"
 _CLUSTER_BYTES_MAX: Final = 4 << 20

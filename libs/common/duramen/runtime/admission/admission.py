@@ -10,7 +10,6 @@ processes", docs/protocol/credentials.md "Who it is".
 from __future__ import annotations
 
 import datetime as dt
-import ipaddress
 from typing import Any
 
 from duramen.core.rights.judgement import Rights
@@ -32,7 +31,7 @@ from duramen.runtime.credentials.web_bearers import WebBearers
 from duramen.runtime.role import ServiceOptions, StartRefusedError
 from duramen.runtime.security.process_security import ProcessSecurity
 from duramen.runtime.stores.metadata_store import MetadataStore
-from duramen.wire.edge.gate import is_loopback
+from duramen.wire.edge.gate import is_here
 from duramen.wire.metadata_json import Paths
 
 
@@ -95,8 +94,8 @@ class ClientAdmission:
         try:
             call.bearer = await self._identification.identify_again(call.shown, now)
             return _judge(call)
-        except NothingKnownError as error:
-            return refuse_blindly(error)
+        except NothingKnownError:
+            return refuse_blindly()
         except CredentialRefusedError:
             return refuse_unknown()
         except DuramenError as error:
@@ -132,7 +131,7 @@ def open_admission(
     """
     if security is None:
         return None
-    if options.public_tls_dir is None and not _is_loopback(options.host):
+    if options.public_tls_dir is None and not is_here(options.host):
         raise StartRefusedError(
             f"--host {options.host} would take its clients' credentials over a network in plain "
             "text: give --public-tls-dir, or listen on 127.0.0.1"
@@ -144,10 +143,3 @@ def open_admission(
         except IssuersFileError as error:
             raise StartRefusedError(str(error)) from None
     return ClientAdmission(store, Paths(options.cluster), security, issuers)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return is_loopback(host.lower())

@@ -40,6 +40,10 @@ class ShownCredentials(NamedTuple):
     authorizations: tuple[str, ...]
     identities: tuple[str, ...]
 
+    def __repr__(self) -> str:
+        counts = len(self.authorizations), len(self.identities)
+        return "ShownCredentials({} and {})".format(*counts)
+
 
 class AdmittedCall:
     """One call of somebody who is known.

@@ -105,7 +105,7 @@ class PublicDoor:
             raise DuramenError("rate_limited", detail, retry_after_ms=_RETRY_AFTER_MS) from None
         except NothingKnownError as error:
             self._tell("not_known_now", str(error), scope)
-            raise refuse_blindly(error) from None
+            raise refuse_blindly() from None
         except CredentialRefusedError as error:
             self._tell("unauthenticated", str(error), scope)
             raise refuse_unknown() from None

@@ -10,7 +10,6 @@ from typing import Final
 
 from duramen.core.rights.verbs import Verb
 from duramen.errors import DuramenError
-from duramen.runtime.credentials.principals import NothingKnownError
 
 _OF_CLUSTER: Final = "the cluster"
 _SHOWS_NOBODY: Final = "who are you? Show a credential: Authorization or Duramen-Identity"
@@ -28,9 +27,9 @@ def refuse_unknown() -> DuramenError:
     return DuramenError("unauthenticated", _SHOWS_NOBODY)
 
 
-def refuse_blindly(error: NothingKnownError) -> DuramenError:
+def refuse_blindly() -> DuramenError:
     """Nobody can be known now, so nobody is refused as unknown."""
-    return DuramenError("metadata_unavailable", f"credentials: {error}")
+    return DuramenError("metadata_unavailable", "who calls cannot be known now: ask again later")
 
 
 def _name_target(namespace: str | None, log: str | None) -> str:

@@ -31,7 +31,7 @@ TAKEN_HEADERS: Final = (
 
 SHOWN_HEADERS: Final = (
     "Duramen-Moved-To", "Duramen-Start", "Duramen-Next", "Duramen-Tail", "Duramen-Ended",
-    "Duramen-Home", "ETag", "Retry-After", "Allow", "Accept-Encoding",
+    "Duramen-Home", "Duramen-Request", "ETag", "Retry-After", "Allow", "Accept-Encoding",
 )  # fmt: skip
 """What a page may see of an answer, beside what it always may."""
 

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any, Final, NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from fastapi import Request, Response
 from pyreqwest.client import Client, ClientBuilder
@@ -53,11 +53,12 @@ from duramen.runtime.registry import Roster
 from duramen.runtime.rest import announced_bytes, read_body
 from duramen.runtime.role import ServiceOptions
 from duramen.runtime.security.door import IDENTITY_HEADER
-from duramen.runtime.security.process_security import ProcessSecurity, learn_role
+from duramen.runtime.security.process_security import SECURE_SCHEME, ProcessSecurity, learn_role
 from duramen.runtime.security.public_certificate import PublicCertificate
 from duramen.runtime.stores.metadata_store import MetadataStore
 from duramen.texts import check_log_name, check_namespace
 from duramen.units import KIB, MIB
+from duramen.wire.edge.gate import is_here
 
 _LOG = logging.getLogger(__name__)
 
@@ -264,8 +265,8 @@ class Forwarder:
             return None
         receiver = self._security.peers.find(self._role, url)
         client = name_client(admitted.bearer)
-        if receiver is None:
-            # Its name cannot be an identity's, so nobody can be named to it.
+        if receiver is None or not _is_private(url):
+            # Its name cannot be an identity's, or others on the way could read who is named.
             return _Naming(None, client, None)
         return _Naming(receiver, client, self._security.name_client_to(receiver, client))
 
@@ -309,6 +310,9 @@ class _Naming(NamedTuple):
     receiver: Identity | None
     client: NamedClient
     header: str | None
+
+    def __repr__(self) -> str:
+        return f"_Naming({self.client.principal} to {self.receiver})"
 
 
 class _Exchange:
@@ -547,6 +551,11 @@ def _pass_headers(headers: Any) -> list[tuple[str, str]]:
     }
     left_out = _HOP_BY_HOP | _OF_PAGE | named
     return [(n, v) for n, v in pairs if n not in left_out]
+
+
+def _is_private(url: str) -> bool:
+    """Whether nobody on the way reads what is sent there."""
+    return url.startswith(SECURE_SCHEME) or is_here(urlsplit(url).hostname or "")
 
 
 def _list_named(naming: _Naming | None) -> list[tuple[str, str]]:

@@ -123,6 +123,14 @@ def is_loopback(name: str) -> bool:
     return name == "localhost" or name.endswith(".localhost")
 
 
+def is_here(host: str) -> bool:
+    """Whether a name or an address can only mean this machine."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return is_loopback(host.lower().removesuffix("."))
+
+
 def parse_name(text: str) -> str:
     """A name of the server as somebody gives it, in small letters.
 

@@ -3,8 +3,8 @@
 Its node is written before its file, so that the file never has a text that nobody believes. A
 process that dies between the two leaves a token whose text nobody has.
 
-Called by the supervisor of a local cluster. Source: docs/protocol/credentials.md "How clients show
-it".
+Called by the supervisor of a local cluster, and by `duramen access token`. Source:
+docs/protocol/credentials.md "How clients show it".
 """
 
 from __future__ import annotations
@@ -56,14 +56,32 @@ async def keep_token(
     if kept is not None and await _counts(store, paths, kept, now_s):
         return kept
     made = make_token()
-    token = AccessToken(
-        made.token_id, made.hash, issued_by, _ALL, now_s, now_s + LIFE_S, note
-    )  # fmt: skip
-    await store.create(
-        paths.access_token(made.token_id), encode_access_token(token), make_parents=True
-    )
+    await write_token(store, paths, made, issued_by, note=note, now_s=now_s)
     await asyncio.to_thread(write_private, file, f"{made.text}\n".encode())
     return made
+
+
+async def write_token(
+    store: MetadataStore,
+    paths: Paths,
+    made: TokenText,
+    issued_by: Principal,
+    *,
+    note: str,
+    now_s: int,
+    life_s: int = LIFE_S,
+) -> None:
+    """Have a token count, with all verbs on everything, as whoever may write its node in ZooKeeper.
+
+    So the first grant is given where no `duramen run` keeps a token.
+
+    Raises:
+        MetadataError: ZooKeeper gives no answer, or refuses it.
+    """
+    ends_s = now_s + life_s
+    token = AccessToken(made.token_id, made.hash, issued_by, _ALL, now_s, ends_s, note)
+    path = paths.access_token(made.token_id)
+    await store.create(path, encode_access_token(token), make_parents=True)
 
 
 async def _counts(store: MetadataStore, paths: Paths, kept: TokenText, now_s: int) -> bool:
