@@ -24,6 +24,7 @@ from duramen.runtime.security.held_identity import (
     ExpectedNode,
     WatchedIdentity,
     read_expected,
+    tell_all,
 )
 from tests.component.issuing_world import IssuingWorld, read_time
 from tests.waiting import wait_for
@@ -211,3 +212,17 @@ def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
             await scenario()
 
     asyncio.run(bounded())
+
+
+def test_who_cannot_take_another_certificate_keeps_nobody_else_from_it() -> None:
+    told: list[str] = []
+
+    def fail() -> None:
+        told.append("first")
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(ExceptionGroup) as raised:
+        tell_all([fail, lambda: told.append("second")])
+    assert told == ["first", "second"] and len(raised.value.exceptions) == 1
+    tell_all([lambda: told.append("again")])
+    assert told[-1] == "again"

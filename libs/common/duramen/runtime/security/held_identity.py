@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -165,6 +165,22 @@ class WatchedIdentity:
             _REFUSED.inc()
             _LOG.error("the identity stays as it was: %s", text)
         self._told = text
+
+
+def tell_all(listeners: Sequence[Callable[[], None]]) -> None:
+    """Tell each that there is another certificate, whatever another one makes of it.
+
+    Raises:
+        ExceptionGroup: some could not take it, as on a full disk: they are to be told again.
+    """
+    failures: list[Exception] = []
+    for listener in listeners:
+        try:
+            listener()
+        except Exception as error:
+            failures.append(error)
+    if failures:
+        raise ExceptionGroup("not everybody could take another certificate", failures)
 
 
 def read_expected(folder: Path, expected: ExpectedNode) -> HeldIdentity:

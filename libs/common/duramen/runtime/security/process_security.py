@@ -33,7 +33,12 @@ from duramen.runtime.identity.sole_anchors import trusting_alone
 from duramen.runtime.rights.process_rights import ProcessRights
 from duramen.runtime.role import ServiceOptions, StartRefusedError
 from duramen.runtime.security.door import Door
-from duramen.runtime.security.held_identity import ExpectedNode, WatchedIdentity, read_expected
+from duramen.runtime.security.held_identity import (
+    ExpectedNode,
+    WatchedIdentity,
+    read_expected,
+    tell_all,
+)
 from duramen.runtime.security.peers import Learn, PeerNames
 from duramen.runtime.security.permitted_roles import Roles
 from duramen.runtime.security.private_copies import PrivateCopies, ServerFiles
@@ -190,8 +195,7 @@ class ProcessSecurity:
         self._callers.trust(held.bundle)
         self._clients.trust(held.bundle)
         self._headers.renew(held)
-        for listener in self._listeners:
-            listener()
+        tell_all(self._listeners)
 
 
 def open_security(options: ServiceOptions, fail: Callable[[str], None]) -> ProcessSecurity | None:
