@@ -13,12 +13,12 @@ from contextlib import asynccontextmanager
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from duramen.cli.command import say
+from duramen.cli.command import UsageError, say
 from duramen.cli.shell.waiting import report_waiting
 from duramen.core.log_node import LogNode
 from duramen.errors import DuramenError
 from duramen.runtime.cold import ColdStore, open_cold_store
-from duramen.runtime.stores.metadata_store import MetadataError, MetadataStore
+from duramen.runtime.stores.metadata_store import MetadataError, MetadataStore, Rejected
 from duramen.wire.metadata_json import MetadataJsonError, Paths
 from duramen_spark.archive.bookie_source import BookieSource
 from duramen_spark.archive.cluster_nodes import ClusterNodes
@@ -61,6 +61,8 @@ async def connect(place: ClusterPlace) -> AsyncIterator[Connection]:
             raise DuramenError("metadata_unavailable", detail)
         async with source:
             yield Connection(metadata, paths, nodes, source, store, place.cold_store, uuid)
+    except Rejected as error:
+        raise UsageError(str(error)) from None
     except MetadataError as error:
         detail = f"ZooKeeper at {place.zookeeper}: {error}"
         raise DuramenError("metadata_unavailable", detail) from error

@@ -23,7 +23,13 @@ from duramen.runtime.identity.certificates import (
     judge_leaf,
     list_anchors,
 )
-from duramen.runtime.identity.folder import HeldIdentity, encode_key, read_folder, write_folder
+from duramen.runtime.identity.folder import (
+    HeldIdentity,
+    encode_key,
+    read_folder,
+    read_former_places,
+    write_folder,
+)
 from duramen.runtime.identity.names import IdentityError
 from tests.unit.identities import BOOKIE, DOMAIN, NOW
 
@@ -184,3 +190,17 @@ def test_a_folder_that_was_away_is_a_stranger_and_is_helped_by_hand(
         assert not is_valid(read_folder(node, NOW), authority, NOW)
         write_folder(node, fresh)
         assert is_valid(read_folder(node, NOW), authority, NOW)
+
+
+def test_a_certificate_that_is_renewed_by_hand_keeps_its_hosts(tmp_path: Path) -> None:
+    ca, node = str(tmp_path / "ca"), tmp_path / "node"
+    line = ["ca", "issue", ca, "bookie", "bookie-0", "--out", str(node)]
+    assert main(["ca", "init", ca, "--uuid", DOMAIN]) == 0
+    assert main([*line, "--called", "bookie-0", "--called", "10.0.0.7"]) == 0
+    hosts = read_former_places(node, BOOKIE)
+    assert (hosts.names, [str(one) for one in hosts.addresses]) == (("bookie-0",), ["10.0.0.7"])
+    assert main(line) == 0
+    assert read_former_places(node, BOOKIE) == hosts, "else nobody could call it any more"
+    assert main([*line, "--called", "elsewhere"]) == 0
+    assert read_former_places(node, BOOKIE).names == ("elsewhere",)
+    assert main(["ca", "publish", ca]) == 2

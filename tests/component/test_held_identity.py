@@ -23,8 +23,8 @@ from duramen.runtime.identity.names import IdentityError, Role
 from duramen.runtime.security.held_identity import (
     ExpectedNode,
     WatchedIdentity,
+    notify_all,
     read_expected,
-    tell_all,
 )
 from tests.component.issuing_world import IssuingWorld, read_time
 from tests.waiting import wait_for
@@ -222,7 +222,7 @@ def test_who_cannot_take_another_certificate_keeps_nobody_else_from_it() -> None
         raise OSError(28, "No space left on device")
 
     with pytest.raises(ExceptionGroup) as raised:
-        tell_all([fail, lambda: told.append("second")])
+        notify_all([fail, lambda: told.append("second")])
     assert told == ["first", "second"] and len(raised.value.exceptions) == 1
-    tell_all([lambda: told.append("again")])
+    notify_all([lambda: told.append("again")])
     assert told[-1] == "again"

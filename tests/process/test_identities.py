@@ -379,7 +379,7 @@ def test_an_operator_gives_the_first_grant_without_having_one(
     monkeypatch.setenv("DURAMEN_TOKEN_FILE", str(out))
     url = cluster.state()["write_url"]
     assert main(["grant", "give", "user:corp/ann", "owner", "default", "--url", url]) == 0
-    assert _call(cluster, "access", "token", operator, "--out", str(out)) == 1, "it is there"
+    assert _call(cluster, "access", "token", operator, "--out", str(out)) == 2, "it is there"
 
 
 def test_the_tree_of_a_running_cluster_is_nobodys_but_its_own(

@@ -18,6 +18,7 @@ from duramen.cli.command import DATA_DEFAULT, FoundUrl, find_url
 from duramen.cli.main import main
 from duramen.client.credentials.local_cluster import find_credential_of
 from duramen.client.credentials.tokens import TokenFile
+from duramen.errors import DuramenError
 from duramen.runtime.credentials.access_tokens.token_text import make_token
 from tests.unit.fake_proxy import FakeProxy, running_proxy
 
@@ -213,7 +214,9 @@ def test_a_folders_token_goes_to_its_running_processes_alone(home: Path) -> None
     assert find_credential_of("http://localhost").token is None
     assert find_credential_of("http://localhost:x").token is None
     (folder / "token").chmod(0o640)
-    assert find_credential_of(url).token is None, "others can read it"
+    with pytest.raises(DuramenError, match="may be read by others: chmod 600"):
+        find_credential_of(url)
+    assert find_credential_of("http://logs.example.org:7301").token is None, "that is not asked"
     (folder / "token").chmod(0o600)
     document = json.loads((folder / "cluster.json").read_text())
     for pid in (None, 0, 1, -1, "1", 2**22 + 1):

@@ -165,7 +165,7 @@ def test_a_token_goes_into_a_file_of_its_owner_alone(
     assert out.stat().st_mode & 0o777 == 0o600
     said = capsys.readouterr()
     assert SECRET not in said.out + said.err
-    assert main([*CREATE, "--out", str(out)]) == 1, "it is there"
+    assert main([*CREATE, "--out", str(out)]) == 2, "it is there"
     assert len(proxy.asked) == 1, "no token that nobody has"
     assert out.read_text() == f"{SECRET}\n"
 

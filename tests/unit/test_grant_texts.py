@@ -108,3 +108,11 @@ def test_what_is_of_the_cluster_is_given_on_the_cluster(role: str) -> None:
             parse_grant("user:corp/ann", role, scope)
         assert raised.value.field == "scope"
     assert parse_grant("user:corp/ann", role, "*").scope == GrantScope()
+
+
+def test_a_whole_token_that_is_given_as_a_name_is_not_repeated() -> None:
+    secret = "b" * 51 + "a"
+    for text in (f"token:dur1_{'a' * 16}_{secret}", f"dur1_{'a' * 16}_{secret}"):
+        with pytest.raises(DuramenError) as refused:
+            parse_principal(text)
+        assert "bbbb" not in refused.value.detail and "dur1_aaaa" in refused.value.detail

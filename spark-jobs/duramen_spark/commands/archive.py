@@ -23,7 +23,7 @@ from duramen.cli.command import ExitCode, UsageError, print_json, say
 from duramen.cli.shell.waiting import report_waiting
 from duramen.errors import DuramenError
 from duramen.runtime.cold import open_cold_store
-from duramen.runtime.stores.metadata_store import MetadataError
+from duramen.runtime.stores.metadata_store import MetadataError, Rejected
 from duramen.units import agree, parse_duration_us, parse_size_bytes
 from duramen.wire.cold.schema import ROW_GROUP_BYTES_MAX
 from duramen.wire.metadata_json import MetadataJsonError, Paths
@@ -139,6 +139,8 @@ async def _run(
                 on_progress=on_progress,
             )
             return await run.run()
+    except Rejected as error:
+        raise UsageError(str(error)) from None
     except MetadataError as error:
         detail = f"ZooKeeper at {place.zookeeper}: {error}"
         raise DuramenError("metadata_unavailable", detail) from error

@@ -146,7 +146,14 @@ class LocalIdentities:
         refusals: list[str] = []
         with open_authority(self._authority, now) as authority:
             held = {name: self._read(name, one, now) for name, one in wanted.items()}
-            behind = [name for name, one in held.items() if one and one.bundle != authority.bundle]
+            # Who has a certificate of a CA that is gone gets another one, with the bundle.
+            behind = [
+                name
+                for name, one in held.items()
+                if one is not None
+                and one.bundle != authority.bundle
+                and find_issuer(one.leaf, authority.bundle) is not None
+            ]
             for name in behind:
                 refusals += _note_refusal(
                     partial(write_bundle, self.folder_of(name), self._domain, authority.bundle, now)

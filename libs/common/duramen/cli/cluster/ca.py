@@ -108,7 +108,11 @@ def issue(
     *,
     out: Annotated[Path, Parameter(help="folder to write, made if it is missing")],
     called: Annotated[
-        tuple[str, ...], Parameter(help="DNS name or address by which others call the node")
+        tuple[str, ...],
+        Parameter(
+            help="DNS name or address by which others call the node (else as in the certificate "
+            "that lies there)"
+        ),
     ] = (),
     days: Annotated[int, Parameter(help="how long it is valid, 90 at most")] = 7,
     json: JsonOption = False,
@@ -121,7 +125,7 @@ def issue(
     Exit codes: 0 issued; 1 refused or failed; 2 usage.
     """
     from duramen.runtime.identity.certificates import LEAF_LIFE_MAX
-    from duramen.runtime.identity.folder import write_folder
+    from duramen.runtime.identity.folder import read_former_places, write_folder
 
     if not 0 < days <= LEAF_LIFE_MAX.days:
         raise UsageError(f"--days: 1 to {LEAF_LIFE_MAX.days} is expected")
@@ -130,7 +134,8 @@ def issue(
         if called and not identity.role.is_node:
             raise UsageError(f"--called: nobody calls a {role}")
         life = dt.timedelta(days=days)
-        held = authority.issue(identity, _now(), places=_sort_places(called), life=life)
+        places = _sort_places(called) if called else read_former_places(out, identity)
+        held = authority.issue(identity, _now(), places=places, life=life)
         write_folder(out, held)
     if json:
         print_json(_describe(held))
@@ -176,9 +181,12 @@ def publish(
     """Write what is trusted and what is revoked into folders, whose certificates stay.
 
     All folders are tried. One whose certificate is not valid any more is written, and named.
+    `duramen run` writes those of its own processes by itself, within a minute.
 
     Exit codes: 0 written, and all are valid; 1 one is not, or failed; 2 usage.
     """
+    if not folders:
+        raise UsageError("give the folders of the identities that are to have it")
     with _open(folder) as authority:
         code = _publish(authority, folders)
     if json:

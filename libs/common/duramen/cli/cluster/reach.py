@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from cyclopts import Parameter
 
-from duramen.cli.command import UsageError, say
+from duramen.cli.command import DATA_DEFAULT, UsageError, say
+from duramen.cli.context.kept_contexts import read_contexts
 from duramen.cli.shell.waiting import report_waiting
 from duramen.client.credentials.local_cluster import OPERATOR_FOLDER
 from duramen.cluster.cluster_file import read_document
 from duramen.errors import DuramenError
 from duramen.runtime.identity.names import Role
-from duramen.runtime.stores.metadata_store import MetadataError
+from duramen.runtime.stores.metadata_store import MetadataError, Rejected
 from duramen.runtime.stores.zookeeper_store import ZooKeeperStore
 from duramen.wire.metadata_json import MetadataJsonError
 
@@ -59,6 +60,12 @@ def find_cluster(zookeeper: str | None, cluster: str | None, data: Path) -> tupl
         raise UsageError("--zookeeper needs --cluster: the cluster's name in it")
     if zookeeper is not None and cluster is not None:
         return zookeeper, cluster
+    chosen = read_contexts().find(None) if data == DATA_DEFAULT else None
+    if chosen is not None:
+        raise UsageError(
+            f"the context {chosen[0]} is in use, and no context knows ZooKeeper: give --zookeeper "
+            "and --cluster; or --data with the whole path of a local cluster's folder"
+        )
     document = read_document(data.absolute())
     return str(document.get("zookeeper")), cluster or str(document.get("cluster"))
 
@@ -89,8 +96,11 @@ async def reach(hosts: str, identity: Path | None) -> AsyncIterator[OperatorReac
 
             # A command ends long before its certificate: nobody looks at the folder again.
             security = ProcessSecurity(identity, held, say)
-        async with report_waiting(f"ZooKeeper at {hosts}", say):
-            await store.start()
+        try:
+            async with report_waiting(f"ZooKeeper at {hosts}", say):
+                await store.start()
+        except Rejected as error:
+            raise UsageError(str(error)) from None
         yield OperatorReach(store, security)
     except MetadataError as error:
         raise DuramenError("metadata_unavailable", f"ZooKeeper at {hosts}: {error}") from error

@@ -13,15 +13,23 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from duramen.cli.command import UsageError
+
 
 @contextmanager
 def open_token_file(path: Path) -> Iterator[Callable[[str], None]]:
     """Make the file; gives what writes a token's text into it, which is on disk then.
 
     Raises:
-        OSError: the file is there already, or cannot be written.
+        UsageError: the file is there already, or its folder is not.
+        OSError: it cannot be written.
     """
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise UsageError(f"{path} is there already: give a new file") from None
+    except FileNotFoundError:
+        raise UsageError(f"{path.parent} is no folder that is there") from None
 
     def write(text: str) -> None:
         os.write(file, f"{text}\n".encode())

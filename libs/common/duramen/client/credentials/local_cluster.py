@@ -23,6 +23,7 @@ import orjson
 from duramen.client.credentials.credential import NOTHING_SHOWN, Credential, is_here
 from duramen.client.credentials.tokens import TokenFile
 from duramen.core.rights.grants import Principal, PrincipalKind
+from duramen.errors import DuramenError
 from duramen.runtime.credentials.access_tokens.kept_token import keep_token
 from duramen.runtime.folders import write_private
 from duramen.runtime.identity.folder import BUNDLE_FILE, KEY_FILE, LEAF_FILE
@@ -33,7 +34,7 @@ FOLDER_DEFAULT: Final = Path(".duramen")
 OPERATOR_FOLDER: Final = Path("identities") / "operator"
 TOKEN_FILE: Final = "token"
 CURL_FILE: Final = "curl.conf"
-ACCESS_LOOK_S: Final = 600.0
+ACCESS_LOOK_S: Final = 60.0
 """How often it is seen to that the token in the folder counts still."""
 
 _ISSUER: Final = Principal(PrincipalKind.SERVICE, "operator/local")
@@ -85,12 +86,16 @@ def _quote(text: str) -> str:
 
 
 def find_local_credential(folder: Path, *, is_admin: bool = False) -> Credential:
-    """What the folder of a local cluster has, for whoever found the URL of a port in it."""
+    """What the folder of a local cluster has, for whoever found the URL of a port in it.
+
+    Raises:
+        DuramenError: `unauthenticated`: there is a token that others could have read.
+    """
     if is_admin:
         identity = folder / OPERATOR_FOLDER
         return Credential(identity=identity) if identity.is_dir() else NOTHING_SHOWN
     token = folder / TOKEN_FILE
-    return Credential(token=TokenFile(token)) if _is_own(token) else NOTHING_SHOWN
+    return Credential(token=TokenFile(token)) if _is_there(token) else NOTHING_SHOWN
 
 
 def find_credential_of(
@@ -98,9 +103,11 @@ def find_credential_of(
 ) -> Credential:
     """What the folder has for a URL that somebody gave: nothing, unless a process of the cluster
     has that port of this machine and runs.
+
+    Raises:
+        DuramenError: as `find_local_credential`.
     """
-    found = find_local_credential(folder, is_admin=is_admin)
-    if found == NOTHING_SHOWN or not is_here(url):
+    if not is_here(url):
         return NOTHING_SHOWN
     try:
         wanted = urlsplit(url).port
@@ -108,16 +115,20 @@ def find_credential_of(
         return NOTHING_SHOWN
     if wanted is None or wanted not in _list_ports(folder / _CLUSTER_FILE):
         return NOTHING_SHOWN
-    return found
+    return find_local_credential(folder, is_admin=is_admin)
 
 
-def _is_own(file: Path) -> bool:
-    """Whether a file is there, of this user, and closed to all others."""
+def _is_there(file: Path) -> bool:
+    """Whether a file is there, of this user, and closed to all others; see the caller."""
     try:
         found = file.stat()
     except OSError:
         return False
-    return found.st_uid == os.geteuid() and not stat.S_IMODE(found.st_mode) & 0o077
+    if found.st_uid == os.geteuid() and not stat.S_IMODE(found.st_mode) & 0o077:
+        return True
+    raise DuramenError(
+        "unauthenticated", f"{file} may be read by others: chmod 600 it, as its owner"
+    )
 
 
 def _list_ports(file: Path) -> Iterator[int]:

@@ -28,6 +28,7 @@ TOKEN_ID_PATTERN: Final = "[a-z2-7]{16}"
 
 _LABEL: Final = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
 _TOKEN: Final = re.compile(TOKEN_ID_PATTERN)
+_WHOLE_TOKEN: Final = re.compile(r"(dur1_[a-z2-7]+)_[a-z2-7]+")
 _ACCOUNT: Final = re.compile(
     rf"{_LABEL}/(?=.{{1,253}}\Z)[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?", re.ASCII
 )
@@ -118,12 +119,17 @@ def parse_principal(text: str) -> Principal:
     kind = _KINDS.get(word)
     if not colon or kind is None:
         kinds = ", ".join(f"{kind}:" for kind in PrincipalKind)
-        raise _refuse("who", f"{text[:80]!r} names no principal: it begins with one of {kinds}")
+        raise _refuse("who", f"{_show(text)} names no principal: it begins with one of {kinds}")
     principal = Principal(kind, name)
     expected = _find_fault(principal)
     if expected is not None:
-        raise _refuse("who", f"{text[:80]!r} names no principal: write {kind}:{expected}")
+        raise _refuse("who", f"{_show(text)} names no principal: write {kind}:{expected}")
     return principal
+
+
+def _show(text: str) -> str:
+    """As it may be told: whoever gives a whole token by mistake finds its secret in no log."""
+    return repr(_WHOLE_TOKEN.sub(r"\1_…", text)[:80])
 
 
 def _find_fault(principal: Principal) -> str | None:

@@ -11,6 +11,7 @@ Source: docs/protocol/identity.md "The folder".
 from __future__ import annotations
 
 import datetime as dt
+import ipaddress
 import os
 import stat
 from pathlib import Path
@@ -26,10 +27,12 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from duramen.runtime.identity.certificates import (
+    NOWHERE,
     UNREADABLE,
     Bundle,
     CertificateRefusedError,
     Key,
+    Places,
     judge_anchor,
     judge_leaf,
     judge_list,
@@ -234,6 +237,25 @@ def judge_mode(path: Path, found: os.stat_result) -> None:
             f"{path} may be read by others (mode {mode:04o}): chmod 600 it, or mount its Secret "
             "with defaultMode 0400"
         )
+
+
+def read_former_places(folder: Path, identity: Identity) -> Places:
+    """The hosts that the certificate which lies there names, if it is of this identity."""
+    try:
+        leaf = _load_leaf(resolve(folder) / LEAF_FILE)
+        if read_leaf(leaf) != identity:
+            return NOWHERE
+        names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (IdentityError, CertificateRefusedError, x509.ExtensionNotFound):
+        return NOWHERE
+    return Places(
+        tuple(names.get_values_for_type(x509.DNSName)),
+        tuple(
+            address
+            for address in names.get_values_for_type(x509.IPAddress)
+            if isinstance(address, ipaddress.IPv4Address | ipaddress.IPv6Address)
+        ),
+    )
 
 
 # --- Writing -------------------------------------------------------------------------------------

@@ -167,7 +167,7 @@ class WatchedIdentity:
         self._told = text
 
 
-def tell_all(listeners: Sequence[Callable[[], None]]) -> None:
+def notify_all(listeners: Sequence[Callable[[], None]]) -> None:
     """Tell each that there is another certificate, whatever another one makes of it.
 
     Raises:

@@ -36,8 +36,8 @@ from duramen.runtime.security.door import Door
 from duramen.runtime.security.held_identity import (
     ExpectedNode,
     WatchedIdentity,
+    notify_all,
     read_expected,
-    tell_all,
 )
 from duramen.runtime.security.peers import Learn, PeerNames
 from duramen.runtime.security.permitted_roles import Roles
@@ -195,7 +195,7 @@ class ProcessSecurity:
         self._callers.trust(held.bundle)
         self._clients.trust(held.bundle)
         self._headers.renew(held)
-        tell_all(self._listeners)
+        notify_all(self._listeners)
 
 
 def open_security(options: ServiceOptions, fail: Callable[[str], None]) -> ProcessSecurity | None:

@@ -23,7 +23,7 @@ from prometheus_client import Counter, Gauge
 from duramen.runtime.identity.names import IdentityError
 from duramen.runtime.identity.public_folder import HeldCertificate, read_public_folder
 from duramen.runtime.role import ServiceOptions, StartRefusedError
-from duramen.runtime.security.held_identity import LOOK_S, tell_all
+from duramen.runtime.security.held_identity import LOOK_S, notify_all
 from duramen.runtime.security.private_copies import PrivateCopies, ServerFiles
 
 _LOG: Final = logging.getLogger(__name__)
@@ -104,7 +104,7 @@ class PublicCertificate:
         self._show_end()
         if not self._is_told:
             # What fails, as on a full disk, is tried again at the next look.
-            tell_all(self._listeners)
+            notify_all(self._listeners)
             self._is_told = True
 
     def statistics(self) -> dict[str, int]:
