@@ -160,9 +160,12 @@ def _conflict(version: int | None = None) -> DuramenError:
 
 def _judge(read: ReadGrants, scope: GrantScope, caller: Bearer) -> Rights:
     """What the caller may do; a node that is not understood is replaced as a whole, or not."""
-    if read.fault is not None and scope != GrantScope():
+    if read.fault is None:
+        return read.rights_of(caller)
+    if scope != GrantScope():
         raise read.say_fault()
-    return read.rights_of(caller)
+    # What the CA vouches for alone: a replacement keeps nothing of what nobody has read.
+    return read.rights_of(caller._replace(scopes=()))
 
 
 def _see(read: ReadGrants, scope: GrantScope) -> SeenGrants:
