@@ -171,6 +171,7 @@ def list_unknown(world: World, port: Port) -> dict[str, list[Headers]]:
         "nothing": ("", (), FAR_S),
         "groups of a token": (f"token:{'a' * 16}", ("team",), FAR_S),
         "groups of a service": ("service:client/till", ("team",), FAR_S),
+        "groups of an account": ("serviceaccount:corp/shop/till", ("team",), FAR_S),
         "a group with a space": ("user:corp/own", (" team",), FAR_S),
         "a token that is not there": (f"token:{'a' * 16}", (), FAR_S),
     }.items():

@@ -116,7 +116,16 @@ def test_only_a_write_proxy_asks_and_only_where_it_is_known(op: str) -> None:
     "wrong",
     [None, [], {}, bearer_of(principal="alice"), bearer_of(until_unix_s=True),
      bearer_of(groups=["x"]), bearer_of(groups=["group:c/g"] * 129),
-     bearer_of(scopes=[{"verbs": ["read"], "target": "a/*"}])],
+     bearer_of(scopes=[{"verbs": ["read"], "target": "a/*"}]),
+     bearer_of("group:corp/team"),
+     bearer_of("user:corp/eve", groups=["service:operator/op"]),
+     bearer_of("user:corp/eve", groups=["user:corp/ann"]),
+     bearer_of("user:corp/eve", groups=["group:corp/team", "group:other/team"]),
+     bearer_of("user:corp/eve", scopes=READING),
+     bearer_of("service:client/till", scopes=READING),
+     bearer_of("service:client/till", groups=["group:client/team"]),
+     bearer_of("serviceaccount:corp/shop/till", groups=["group:corp/team"]),
+     bearer_of("token:aaaaaaaaaaaaaaaa", groups=["group:aaaaaaaaaaaaaaaa/team"])],
 )  # fmt: skip
 def test_a_caller_of_another_form_is_nobody(wrong: Any) -> None:
     async def scenario(sequencer: Sequencer) -> None:
@@ -156,7 +165,8 @@ def test_grants_are_listed_and_replaced_in_the_caller_s_name(
         assert (await sequencer.ask("list_grants", **within))["version"] == 1
         error = await sequencer.refused("list_grants", caller=bearer_of("user:corp/bob"), scope="*")
         assert (error.code, error.detail) == ("forbidden", "grant on *: you may not")
-        grouped = bearer_of("user:corp/eve", groups=["user:corp/ann"])
+        await sequencer.write_grants(GrantsNode((given("group:corp/team owner shop"),)))
+        grouped = bearer_of("user:corp/eve", groups=["group:corp/team"])
         assert await sequencer.ask("list_grants", caller=grouped, scope="shop")
 
     run(scenario)
