@@ -159,7 +159,8 @@ def list_unknown(world: World, port: Port) -> dict[str, list[Headers]]:
         ],
         **{
             f"{role} that speaks for a client": [callers.identify(role, f"{role}-9", *speaks)]
-            for role in ("client", "operator", "monitor", "archive", "bookie", "sequencer")
+            for role in ("client", "operator", "monitor", "archive", "bookie", "sequencer",
+                         receiver.role.value)
         },
         "for as a header of its own": [{"for": "user:corp/own"}],
         "forwarded, and nothing else": [{"duramen-forwarded": "wp-0"}],
