@@ -19,6 +19,7 @@ from duramen.core.rights.token_scopes import parse_token_scope
 from duramen.core.rights.verbs import Verb
 from duramen.errors import DuramenError
 from duramen.limits import GRANTS_AGE_MAX_US
+from duramen.runtime.credentials.access_tokens.token_stock import TokenStock
 from duramen.runtime.credentials.principals import Bearer
 from duramen.runtime.rights import grant_changes
 from duramen.runtime.rights.grant_cache import GrantCache
@@ -40,7 +41,8 @@ STRANGE = {"who": "user:corp/ann", "role": "reader", "scope": "shop", "by": "use
            "given_unix_ms": 7, "only_from": "10.0.0.0/8"}  # fmt: skip
 
 
-BY_OPERATOR = Bearer(OPERATOR, 9)
+FAR_S = 2**40
+BY_OPERATOR = Bearer(OPERATOR, FAR_S)
 
 
 class World:
@@ -50,7 +52,7 @@ class World:
         self.tree = MemoryTree()
         self.store, self.others = MemoryStore(self.tree), MemoryStore(self.tree)
         self.cache = GrantCache(self.store, PATHS)
-        self.changes = GrantChanges(self.store, PATHS)
+        self.changes = GrantChanges(self.store, PATHS, TokenStock(self.store, PATHS))
 
     async def write(self, data: bytes) -> None:
         found = await self.others.get(PATHS.grants)
@@ -312,13 +314,13 @@ def test_the_first_change_makes_the_node_and_the_next_one_names_its_version() ->
         assert made.grants == world.stored().grants
         (only,) = made.grants
         assert (only.grant, only.by) == (grant("ann owner shop"), OPERATOR)
-        team = Bearer(BOB, 9, (ANN,))
+        team = Bearer(BOB, FAR_S, (ANN,))
         changed = await world.replace(
             "ann owner shop", "bob reader shop/a*", version=1, caller=team
         )
         assert changed.version == 2
         assert [given.by for given in changed.grants] == [OPERATOR, BOB]
-        listed = await world.changes.list_within(parse_scope("shop/a*"), Bearer(ANN, 9))
+        listed = await world.changes.list_within(parse_scope("shop/a*"), Bearer(ANN, FAR_S))
         assert listed == SeenGrants(2, changed.grants[1:])
         await world.cache.start()
         assert world.cache.get_table().rights_of(BOB).judge(Verb.READ, "shop", "ab")
@@ -378,12 +380,12 @@ def test_the_caller_is_judged_by_the_node_and_not_by_what_the_process_remembers(
         table: GrantTable = world.cache.get_table()
         assert table.rights_of(ANN).judge(Verb.GRANT, "shop"), "the process is behind"
         with pytest.raises(DuramenError) as raised:
-            await world.replace("ann owner shop", version=2, caller=Bearer(ANN, 9))
+            await world.replace("ann owner shop", version=2, caller=Bearer(ANN, FAR_S))
         assert raised.value.code == "forbidden"
         with pytest.raises(DuramenError) as raised:
-            await world.changes.list_within(SHOP, Bearer(ANN, 9))
+            await world.changes.list_within(SHOP, Bearer(ANN, FAR_S))
         assert raised.value.code == "forbidden"
-        team = Bearer(ANN, 9, (TEAM,))
+        team = Bearer(ANN, FAR_S, (TEAM,))
         seen = await world.replace("ann owner shop", version=2, caller=team)
         assert [each.by for each in seen.grants] == [ANN]
 
@@ -435,18 +437,18 @@ def test_rows_that_are_not_understood_outlive_a_change_that_does_not_name_them()
 def test_rows_that_are_not_understood_are_seen_and_removed_by_who_grants_everywhere() -> None:
     async def scenario(world: World) -> None:
         second = {**STRANGE, "scope": "shop2"}
-        everywhere = Bearer(BOB, 9)
+        everywhere = Bearer(BOB, FAR_S)
         strange = (STRANGE, second)
         granted = (given("bob owner *"), given("ann owner shop"))
         await world.write(encode_grants(GrantsNode(granted, "", strange)))
         seen = await world.changes.list_within(EVERYTHING, everywhere)
         assert seen.not_understood == strange
-        assert (await world.changes.list_within(SHOP, Bearer(ANN, 9))).not_understood == ()
+        assert (await world.changes.list_within(SHOP, Bearer(ANN, FAR_S))).not_understood == ()
         lines = ("bob owner *", "ann owner shop")
         for scope, caller, wrong in (
             (EVERYTHING, everywhere, [{**STRANGE, "role": "owner"}]),
             (SHOP, everywhere, []),
-            (SHOP, Bearer(ANN, 9), [STRANGE]),
+            (SHOP, Bearer(ANN, FAR_S), [STRANGE]),
         ):
             given_lines = lines if scope == EVERYTHING else lines[1:]
             with pytest.raises(DuramenError) as raised:
@@ -470,7 +472,7 @@ def test_rows_that_are_not_understood_are_seen_and_removed_by_who_grants_everywh
 def test_a_try_whose_answer_was_lost_is_known_by_the_next_one() -> None:
     async def scenario(world: World) -> None:
         await world.give("ann owner shop")
-        owner = Bearer(ANN, 9)
+        owner = Bearer(ANN, FAR_S)
         first = await world.replace("bob owner shop", version=1, caller=owner, nonce="n1")
         assert await world.replace("bob owner shop", version=1, caller=owner, nonce="n1") == first
         with pytest.raises(DuramenError) as raised:
@@ -496,7 +498,7 @@ def test_what_is_too_long_is_refused_and_may_shrink(monkeypatch: pytest.MonkeyPa
 def test_a_broken_node_is_replaced_by_an_operator_alone_and_by_its_version() -> None:
     async def scenario(world: World) -> None:
         await world.write(b"broken")
-        everywhere = Bearer(ANN, 9, scopes=(parse_token_scope(["grant", "read"], "*"),))
+        everywhere = Bearer(ANN, FAR_S, scopes=(parse_token_scope(["grant", "read"], "*"),))
         for scope, caller in ((EVERYTHING, everywhere), (SHOP, BY_OPERATOR), (SHOP, everywhere)):
             with pytest.raises(DuramenError, match="an operator's identity has to") as raised:
                 await world.changes.list_within(scope, caller)

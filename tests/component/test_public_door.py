@@ -159,7 +159,8 @@ def list_unknown(world: World, port: Port) -> dict[str, list[Headers]]:
         ],
         **{
             f"{role} that speaks for a client": [callers.identify(role, f"{role}-9", *speaks)]
-            for role in ("client", "operator", "monitor", "archive", "bookie", "sequencer")
+            for role in ("client", "operator", "monitor", "archive", "bookie", "sequencer",
+                         receiver.role.value)
         },
         "for as a header of its own": [{"for": "user:corp/own"}],
         "forwarded, and nothing else": [{"duramen-forwarded": "wp-0"}],
@@ -171,6 +172,7 @@ def list_unknown(world: World, port: Port) -> dict[str, list[Headers]]:
         "nothing": ("", (), FAR_S),
         "groups of a token": (f"token:{'a' * 16}", ("team",), FAR_S),
         "groups of a service": ("service:client/till", ("team",), FAR_S),
+        "groups of an account": ("serviceaccount:corp/shop/till", ("team",), FAR_S),
         "a group with a space": ("user:corp/own", (" team",), FAR_S),
         "a token that is not there": (f"token:{'a' * 16}", (), FAR_S),
     }.items():

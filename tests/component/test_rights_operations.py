@@ -116,7 +116,16 @@ def test_only_a_write_proxy_asks_and_only_where_it_is_known(op: str) -> None:
     "wrong",
     [None, [], {}, bearer_of(principal="alice"), bearer_of(until_unix_s=True),
      bearer_of(groups=["x"]), bearer_of(groups=["group:c/g"] * 129),
-     bearer_of(scopes=[{"verbs": ["read"], "target": "a/*"}])],
+     bearer_of(scopes=[{"verbs": ["read"], "target": "a/*"}]),
+     bearer_of("group:corp/team"),
+     bearer_of("user:corp/eve", groups=["service:operator/op"]),
+     bearer_of("user:corp/eve", groups=["user:corp/ann"]),
+     bearer_of("user:corp/eve", groups=["group:corp/team", "group:other/team"]),
+     bearer_of("user:corp/eve", scopes=READING),
+     bearer_of("service:client/till", scopes=READING),
+     bearer_of("service:client/till", groups=["group:client/team"]),
+     bearer_of("serviceaccount:corp/shop/till", groups=["group:corp/team"]),
+     bearer_of("token:aaaaaaaaaaaaaaaa", groups=["group:aaaaaaaaaaaaaaaa/team"])],
 )  # fmt: skip
 def test_a_caller_of_another_form_is_nobody(wrong: Any) -> None:
     async def scenario(sequencer: Sequencer) -> None:
@@ -156,7 +165,8 @@ def test_grants_are_listed_and_replaced_in_the_caller_s_name(
         assert (await sequencer.ask("list_grants", **within))["version"] == 1
         error = await sequencer.refused("list_grants", caller=bearer_of("user:corp/bob"), scope="*")
         assert (error.code, error.detail) == ("forbidden", "grant on *: you may not")
-        grouped = bearer_of("user:corp/eve", groups=["user:corp/ann"])
+        await sequencer.write_grants(GrantsNode((given("group:corp/team owner shop"),)))
+        grouped = bearer_of("user:corp/eve", groups=["group:corp/team"])
         assert await sequencer.ask("list_grants", caller=grouped, scope="shop")
 
     run(scenario)
@@ -208,6 +218,116 @@ def test_a_change_of_another_form_is_refused_with_its_field(
         error = await sequencer.refused("replace_grants", **asked | changed)
         assert (error.code, error.field) in (("invalid_argument", field), ("unknown_field", field))
         assert sequencer.tree.get(PATHS.grants) is None
+
+    run(scenario)
+
+
+GRANTING = [{"verbs": ["grant", "list", "read"], "target": "shop"}]
+EVERYTHING = [{"verbs": ["grant", "list", "read"], "target": "*"}]
+
+
+def change_of(**more: Any) -> dict[str, Any]:
+    """Of the grants of shop, of which there are none yet."""
+    rows = [{"who": "user:corp/ann", "role": "reader", "scope": "shop"}]
+    return {"scope": "shop", "version": 0, "grants": rows, "nonce": "n", **more}
+
+
+@pytest.mark.parametrize("op", ["list_grants", "replace_grants"])
+def test_whose_credential_has_ended_sees_and_gives_no_grants(op: str) -> None:
+    async def scenario(sequencer: Sequencer) -> None:
+        ended = bearer_of(until_unix_s=int(time.time()))
+        error = await sequencer.refused(op, **change_of(caller=ended))
+        assert (error.code, error.detail) == ("forbidden", "your credential has ended meanwhile")
+        assert sequencer.tree.get(PATHS.grants) is None
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("op", ["list_grants", "replace_grants"])
+def test_a_token_is_judged_by_its_own_node_about_grants(op: str) -> None:
+    async def scenario(sequencer: Sequencer) -> None:
+        made, _ = await sequencer.issue(scopes=GRANTING)
+        who = f"token:{made.token_id}"
+        wider = change_of(caller=bearer_of(who, scopes=EVERYTHING), scope="*")
+        error = await sequencer.refused(op, **wider)
+        assert (error.code, error.detail) == ("forbidden", "grant on *: you may not")
+        assert sequencer.tree.get(PATHS.grants) is None
+        assert await sequencer.ask(op, **change_of(caller=bearer_of(who))), "its node says enough"
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("op", ["list_grants", "replace_grants"])
+@pytest.mark.parametrize("gone", ["the token", "its maker", "its maker's maker"])
+def test_a_token_whose_line_was_revoked_sees_and_gives_no_grants(op: str, gone: str) -> None:
+    async def scenario(sequencer: Sequencer) -> None:
+        first, _ = await sequencer.issue(scopes=GRANTING)
+        second, _ = await sequencer.issue(f"token:{first.token_id}", scopes=GRANTING)
+        third, _ = await sequencer.issue(f"token:{second.token_id}", scopes=GRANTING)
+        line = {"the token": third, "its maker": second, "its maker's maker": first}
+        await sequencer.ask("revoke_token", caller=bearer_of(), id=line[gone].token_id)
+        caller = bearer_of(f"token:{third.token_id}", scopes=GRANTING)
+        error = await sequencer.refused(op, **change_of(caller=caller))
+        said = f"token:{third.token_id} was revoked"
+        assert (error.code, error.detail) == ("forbidden", said)
+        assert sequencer.tree.get(PATHS.grants) is None
+
+    run(scenario)
+
+
+def test_a_token_ends_with_its_own_node_whatever_is_told() -> None:
+    async def scenario(sequencer: Sequencer) -> None:
+        made, told = await sequencer.issue(scopes=GRANTING)
+        path = PATHS.access_token(made.token_id)
+        found = sequencer.tree.get(path)
+        assert found is not None
+        await sequencer.store.delete(path, version=0)
+        ends = json.dumps(told["ends_unix_s"]).encode()
+        ended = json.dumps(told["created_unix_s"]).encode()
+        await sequencer.store.create(path, found.data.replace(ends, ended))
+        caller = bearer_of(f"token:{made.token_id}")
+        error = await sequencer.refused("replace_grants", **change_of(caller=caller))
+        assert (error.code, error.detail) == ("forbidden", "your credential has ended meanwhile")
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+@pytest.mark.parametrize("gone", ["the token", "its maker"])
+def test_a_token_that_is_revoked_in_between_gives_no_grants(gone: str, *, is_there: bool) -> None:
+    """Its node, or its maker's, goes when the grants are about to be written."""
+
+    async def scenario(sequencer: Sequencer) -> None:
+        if is_there:
+            await sequencer.write_grants(GrantsNode())
+        first, _ = await sequencer.issue(scopes=GRANTING)
+        second, _ = await sequencer.issue(f"token:{first.token_id}", scopes=GRANTING)
+        before = sequencer.tree.get(PATHS.grants)
+        path = PATHS.access_token((second if gone == "the token" else first).token_id)
+        commit = sequencer.store.commit
+
+        async def revoke_first(ops: Sequence[Op]) -> tuple[int, ...]:
+            if sequencer.tree.get(path) is not None:
+                other = MemoryStore(sequencer.tree)
+                await other.start()
+                await other.delete(path, version=0)
+            return await commit(ops)
+
+        sequencer.store.commit = revoke_first  # type: ignore[method-assign]
+        asked = change_of(caller=bearer_of(f"token:{second.token_id}"), version=int(is_there))
+        error = await sequencer.refused("replace_grants", **asked)
+        said = f"token:{second.token_id} was revoked"
+        assert (error.code, error.detail) == ("forbidden", said)
+        assert sequencer.tree.get(PATHS.grants) == before
+
+    run(scenario)
+
+
+def test_another_try_of_what_was_done_is_answered_though_the_credential_has_ended() -> None:
+    async def scenario(sequencer: Sequencer) -> None:
+        made = await sequencer.ask("replace_grants", **change_of(caller=bearer_of()))
+        ended = bearer_of(until_unix_s=1)
+        assert await sequencer.ask("replace_grants", **change_of(caller=ended)) == made
 
     run(scenario)
 

@@ -188,6 +188,24 @@ def test_a_token_that_was_revoked_makes_no_other(tmp_path: Path) -> None:
     play(tmp_path, scenario)
 
 
+def test_what_a_token_s_own_scopes_give_is_judged_while_nobody_understands_the_grants(
+    tmp_path: Path,
+) -> None:
+    async def scenario(world: CredentialWorld) -> None:
+        text, token_id = await issue_known(world)
+        maker = await world.judge(text)
+        found = await world.store.get(PATHS.grants)
+        assert found is not None
+        await world.store.set(PATHS.grants, b"broken", version=found.version)
+        _, child = await world.issue(maker)
+        assert (await stored(world, child)).parent_id == token_id
+        told = maker._replace(scopes=(scope("*", "read"),))
+        error = await refused(world, issuer=told, scopes=(scope("shop", "read"),))
+        assert error.code == "metadata_unavailable", "its node does not say so, and a grant might"
+
+    play(tmp_path, scenario)
+
+
 # --- How many ------------------------------------------------------------------------------------
 
 

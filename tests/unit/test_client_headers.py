@@ -14,7 +14,7 @@ import pytest
 
 from duramen.runtime.credentials.encodings import decode_base64url
 from duramen.runtime.identity import callers as callers_module
-from duramen.runtime.identity.callers import AT_PUBLIC_PORTS, Callers, OwnHeaders
+from duramen.runtime.identity.callers import Callers, OwnHeaders, bound_public_port
 from duramen.runtime.identity.header import (
     FOR_CLIENT_BYTES_MAX,
     HEADER_BYTES_MAX,
@@ -24,31 +24,37 @@ from duramen.runtime.identity.header import (
     NamedClient,
     make_header,
 )
-from duramen.runtime.identity.names import Role, make_identity
-from tests.unit.callers import AUTHORITY, BUNDLE, NOW_S, RECEIVER, after, hold
+from duramen.runtime.identity.names import Identity, Role, make_identity
+from tests.unit.callers import AUTHORITY, BUNDLE, NOW_S, after, hold
 from tests.unit.identities import DOMAIN, NOW
 
+RECEIVER: Final = make_identity(DOMAIN, "readproxy", "r-0")
 PROXY: Final = make_identity(DOMAIN, "writeproxy", "w-0")
 CLIENT: Final = NamedClient("user:corp/ann", ("staff", "ägypten"), NOW_S + 60)
 
 
-def speak(client: NamedClient = CLIENT, role: Role = Role.WRITEPROXY) -> str:
+def speak(
+    client: NamedClient = CLIENT, role: Role = Role.WRITEPROXY, receiver: Identity = RECEIVER
+) -> str:
     own = OwnHeaders(hold(make_identity(DOMAIN, role, "w-0")))
-    return own.give_for(RECEIVER, client, NOW)
+    return own.give_for(receiver, client, NOW)
 
 
-def open_public() -> Callers:
-    return Callers(RECEIVER, BUNDLE, AT_PUBLIC_PORTS)
+def open_public(receiver: Identity = RECEIVER) -> Callers:
+    return Callers(receiver, BUNDLE, bound_public_port(receiver.role))
 
 
+@pytest.mark.parametrize("at", Role)
 @pytest.mark.parametrize("role", Role)
-def test_proxies_alone_speak_for_clients(role: Role) -> None:
-    if role in {"writeproxy", "readproxy"}:
-        caller = open_public().find(speak(role=role), NOW)
+def test_proxies_of_the_other_kind_alone_speak_for_clients(role: Role, at: Role) -> None:
+    receiver = make_identity(DOMAIN, at, "p-0")
+    callers, header = open_public(receiver), speak(role=role, receiver=receiver)
+    if {role, at} == {"writeproxy", "readproxy"}:
+        caller = callers.find(header, NOW)
         assert (caller.identity.role, caller.client) == (role, CLIENT)
     else:
         with pytest.raises(CallerRefusedError, match="speaks for a client"):
-            open_public().find(speak(role=role), NOW)
+            callers.find(header, NOW)
 
 
 def test_nobody_speaks_for_a_client_at_a_data_port() -> None:

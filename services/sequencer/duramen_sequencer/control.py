@@ -86,7 +86,7 @@ class Control:
         stock = TokenStock(store, paths)
         namespaces = Namespaces(store, paths, stock)
         self._of_known_callers: dict[str, Operation] = {
-            **GrantOperations(store, paths).by_name,
+            **GrantOperations(store, paths, stock).by_name,
             **TokenOperations(store, paths, stock).by_name,
         }
         self._operations: dict[str, Operation] = {

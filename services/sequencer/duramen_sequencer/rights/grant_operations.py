@@ -12,6 +12,7 @@ from typing import Any, Final
 from duramen.core.rights.changes import GRANT_COUNT_MAX
 from duramen.core.rights.grants import GivenGrant, Grant, parse_grant, parse_scope
 from duramen.errors import DuramenError
+from duramen.runtime.credentials.access_tokens.token_stock import TokenStock
 from duramen.runtime.rights.grant_changes import GrantChanges, SeenGrants
 from duramen.runtime.stores.metadata_store import MetadataStore
 from duramen.wire.metadata_json import Paths
@@ -24,8 +25,8 @@ _MEMBERS: Final = ("who", "role", "scope")
 class GrantOperations:
     """What clients ask about grants."""
 
-    def __init__(self, store: MetadataStore, paths: Paths) -> None:
-        self._changes = GrantChanges(store, paths)
+    def __init__(self, store: MetadataStore, paths: Paths, stock: TokenStock) -> None:
+        self._changes = GrantChanges(store, paths, stock)
         self.by_name = {"list_grants": self.list, "replace_grants": self.replace}
 
     async def list(self, request: Mapping[str, Any]) -> dict[str, Any]:

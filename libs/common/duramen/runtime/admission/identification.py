@@ -14,12 +14,7 @@ import datetime as dt
 from functools import lru_cache
 from typing import Final
 
-from duramen.core.rights.grants import (
-    Principal,
-    PrincipalKind,
-    is_group_name,
-    parse_principal,
-)
+from duramen.core.rights.grants import Principal, PrincipalKind
 from duramen.errors import DuramenError
 from duramen.runtime.admission.callers import ShownCredentials
 from duramen.runtime.credentials.access_tokens.token_table import TokenTable
@@ -28,6 +23,7 @@ from duramen.runtime.credentials.principals import (
     Bearer,
     CredentialRefusedError,
     name_group,
+    read_principals,
 )
 from duramen.runtime.identity.callers import Callers, TooManyHeadersError
 from duramen.runtime.identity.header import Caller, CallerRefusedError, NamedClient
@@ -100,18 +96,13 @@ def _read_client(client: NamedClient) -> tuple[Principal, tuple[Principal, ...]]
     Raises:
         CredentialRefusedError: no such client can be.
     """
+    issuer = client.principal.partition(":")[2].partition("/")[0]
     try:
-        principal = parse_principal(client.principal)
+        return read_principals(
+            client.principal, (str(name_group(issuer, group)) for group in client.groups)
+        )
     except DuramenError as error:
         raise CredentialRefusedError(f"a proxy: {error.detail}") from None
-    if principal.kind is PrincipalKind.GROUP:
-        raise CredentialRefusedError(f"a proxy speaks for {principal}")
-    if client.groups and principal.kind is not PrincipalKind.USER:
-        raise CredentialRefusedError(f"a proxy gives groups to {principal}")
-    if not all(map(is_group_name, client.groups)):
-        raise CredentialRefusedError("a proxy names a group of another form")
-    issuer = principal.name.partition("/")[0]
-    return principal, tuple(name_group(issuer, group) for group in client.groups)
 
 
 def name_client(bearer: Bearer) -> NamedClient:

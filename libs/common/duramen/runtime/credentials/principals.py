@@ -10,6 +10,7 @@ Source: docs/protocol/credentials.md "Who it is".
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 from duramen.core.rights.grants import Principal, PrincipalKind, parse_principal
@@ -82,14 +83,40 @@ def read_bearer(value: object) -> Bearer:
         groups, scopes = value["groups"], value["scopes"]
         if not isinstance(groups, list) or len(groups) > GROUP_COUNT_MAX:
             raise ValueError(f"groups: a list of {GROUP_COUNT_MAX} at most")
-        return Bearer(
-            parse_principal(check_text(value["principal"])),
-            check_whole(value["until_unix_s"]),
-            tuple(parse_principal(check_text(group)) for group in groups),
-            read_scopes(scopes) if scopes else (),
-        )
+        principal, named = read_principals(
+            check_text(value["principal"]), map(check_text, groups)
+        )  # fmt: skip
+        if scopes and principal.kind is not PrincipalKind.TOKEN:
+            raise ValueError(f"scopes of {principal}: a token alone has some")
+        until_s = check_whole(value["until_unix_s"])
+        return Bearer(principal, until_s, named, read_scopes(scopes) if scopes else ())
     except (KeyError, TypeError, ValueError, DuramenError) as error:
         raise DuramenError("invalid_argument", f"caller: {error}", field="caller") from error
+
+
+def read_principals(
+    principal: str, groups: Iterable[str]
+) -> tuple[Principal, tuple[Principal, ...]]:
+    """Who a process says that it speaks for, and its groups: as a credential could have named it.
+
+    Raises:
+        DuramenError: `invalid_argument`: no credential names anybody so.
+    """
+    caller = parse_principal(principal)
+    if caller.kind is PrincipalKind.GROUP:
+        raise _refuse(f"{caller} calls nobody: name who does")
+    issuer = caller.name.partition("/")[0]
+    named = tuple(map(parse_principal, groups))
+    if named and caller.kind is not PrincipalKind.USER:
+        raise _refuse(f"groups of {caller}: a user alone has some")
+    for group in named:
+        if group.kind is not PrincipalKind.GROUP or group.name.partition("/")[0] != issuer:
+            raise _refuse(f"{group} is no group of {caller}: its issuer names them")
+    return caller, named
+
+
+def _refuse(detail: str) -> DuramenError:
+    return DuramenError("invalid_argument", detail, field="caller")
 
 
 def name_user(issuer_name: str, subject: str) -> Principal:

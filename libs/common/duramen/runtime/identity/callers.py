@@ -61,10 +61,19 @@ class CallerBounds(NamedTuple):
     of_speaker: LeafBounds = LeafBounds()
 
 
-AT_PUBLIC_PORTS: Final = CallerBounds(
-    8_192, frozenset((Role.WRITEPROXY, Role.READPROXY)), LeafBounds(2_048, 1_024, 200.0)
-)
+_SPEAKERS: Final = {
+    Role.WRITEPROXY: frozenset((Role.READPROXY,)),
+    Role.READPROXY: frozenset((Role.WRITEPROXY,)),
+}
+"""Whose calls arrive at whose public port: a proxy never forwards to one of its own kind."""
+
 _OF_OTHERS: Final = LeafBounds()
+
+
+def bound_public_port(role: Role) -> CallerBounds:
+    """The bounds of the table at the public port of a process of this role."""
+    speakers = _SPEAKERS.get(role, frozenset[Role]())
+    return CallerBounds(8_192, speakers, LeafBounds(2_048, 1_024, 200.0))
 
 
 class TooManyHeadersError(CallerRefusedError):

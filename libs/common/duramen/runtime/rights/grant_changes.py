@@ -1,8 +1,9 @@
 """Grants listed and changed: read anew, judged by what was read, written by compare-and-set.
 
 The caller is judged by the very node that its change replaces, never by a cache: else whoever lost
-its right a moment ago could still give it back to itself. A change of unknown outcome is looked up
-by its nonce (R3). What a change makes of the grants is the core's to decide.
+its right a moment ago could still give it back to itself. A token is judged by its own node, which
+the same `multi()` proves to be there. A change of unknown outcome is looked up by its nonce (R3).
+What a change makes of the grants is the core's to decide.
 
 Called by the sequencer's control operations. Source: docs/protocol/rights.md "How grants change".
 """
@@ -12,25 +13,33 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 from duramen.core.rights.changes import StrangeScopes, list_grants, replace_grants
-from duramen.core.rights.grants import GivenGrant, Grant, GrantScope
-from duramen.core.rights.judgement import Rights
+from duramen.core.rights.grants import GivenGrant, Grant, GrantScope, PrincipalKind
 from duramen.errors import DuramenError
+from duramen.runtime.credentials.access_tokens.token_stock import SeenTokens, TokenStock
 from duramen.runtime.credentials.principals import Bearer
 from duramen.runtime.rights.grants_reading import ReadGrants, read_grants_now
+from duramen.runtime.rights.judged_callers import JudgedCaller, judge_caller, say_revoked
 from duramen.runtime.stores.metadata_store import (
     Conflict,
+    ConflictKind,
+    Create,
     MetadataError,
     MetadataStore,
+    Op,
     OutcomeUnknown,
+    Set,
+    create_parents,
 )
 from duramen.wire.metadata_json import Paths
 from duramen.wire.nodes.grants import GRANTS_BYTES_MAX, GrantsNode, encode_grants
 
 StrangeRows = Sequence[Mapping[str, Any]]
 """Rows that are not understood, as they are stored."""
+
+_NO_TOKENS: Final = SeenTokens({}, frozenset())
 
 
 class SeenGrants(NamedTuple):
@@ -48,9 +57,11 @@ class SeenGrants(NamedTuple):
 class GrantChanges:
     """The one writer of the node `grants`, but for deletions of namespaces."""
 
-    def __init__(self, store: MetadataStore, paths: Paths) -> None:
+    def __init__(self, store: MetadataStore, paths: Paths, stock: TokenStock) -> None:
         self._store = store
+        self._paths = paths
         self._path = paths.grants
+        self._stock = stock
 
     async def list_within(self, scope: GrantScope, caller: Bearer) -> SeenGrants:
         """The grants within the scope.
@@ -60,7 +71,8 @@ class GrantChanges:
                 understood and the caller cannot mend it.
         """
         read = await self._read()
-        list_grants(read.node.grants, scope, _judge(read, scope, caller))
+        judged = await self._judge(read, scope, caller)
+        list_grants(read.node.grants, scope, judged.rights)
         return _see(read, scope)
 
     async def replace_within(
@@ -88,15 +100,16 @@ class GrantChanges:
         """
         read = await self._read()
         if read.version and read.node.nonce == nonce:
-            # A try whose answer was lost; it may have taken the caller's own right.
+            # A try whose answer was lost; it may have taken the caller's own right, and the time
+            # of its credential may be over since.
             return _see(read, scope)
-        rights = _judge(read, scope, caller)
+        judged = await self._judge(read, scope, caller)
         kept = _choose_strange(read.node, scope, strange)
         scopes = StrangeScopes(_scopes_of(read.node.not_understood), _scopes_of(kept))
         changed = replace_grants(
             read.node.grants, scope, wanted,
-            by=caller.principal, rights=rights, now_unix_ms=time.time_ns() // 1_000_000,
-            strange=scopes,
+            by=judged.bearer.principal, rights=judged.rights,
+            now_unix_ms=time.time_ns() // 1_000_000, strange=scopes,
         )  # fmt: skip
         if read.version != version:
             raise _conflict(read.version)
@@ -104,17 +117,33 @@ class GrantChanges:
         if is_same and read.fault is None:
             return _see(read, scope)
         node = replace(read.node, grants=changed, nonce=nonce, not_understood=kept)
-        written = read._replace(version=await self._write(read, node), node=node, fault=None)
-        return _see(written, scope)
+        written = await self._write(judged, node)
+        return _see(read._replace(version=written, node=node, fault=None), scope)
 
     async def _read(self) -> ReadGrants:
         try:
             return await read_grants_now(self._store, self._path)
         except MetadataError as error:
-            raise DuramenError("metadata_unavailable", f"ZooKeeper: {error}") from error
+            raise _say_absent(error) from error
 
-    async def _write(self, read: ReadGrants, node: GrantsNode) -> int:
-        data = encode_grants(node)
+    async def _judge(self, read: ReadGrants, scope: GrantScope, caller: Bearer) -> JudgedCaller:
+        """What the caller may do; a node that is not understood is replaced as a whole, or not."""
+        seen = _NO_TOKENS
+        if caller.principal.kind is PrincipalKind.TOKEN:
+            try:
+                seen = await self._stock.look()
+            except MetadataError as error:
+                raise _say_absent(error) from error
+        judged = judge_caller(read, seen, caller, time.time())
+        if read.fault is None:
+            return judged
+        if scope != GrantScope():
+            raise read.say_fault()
+        # What the CA vouches for alone: a replacement keeps nothing of what nobody has read.
+        return judged._replace(rights=read.rights_of(judged.bearer._replace(scopes=())))
+
+    async def _write(self, judged: JudgedCaller, node: GrantsNode) -> int:
+        read, data = judged.read, encode_grants(node)
         if len(data) > max(GRANTS_BYTES_MAX, read.size_bytes):
             raise DuramenError(
                 "invalid_argument",
@@ -122,17 +151,30 @@ class GrantChanges:
                 field="grants",
             )
         try:
+            line = judged.prove_line(self._paths)
             if read.version == 0:
-                await self._store.create(self._path, data, make_parents=True)
+                await self._commit((*line, Create(self._path, data)))
             else:
-                await self._store.set(self._path, data, version=read.version - 1)
+                await self._store.commit((*line, Set(self._path, data, read.version - 1)))
         except Conflict as error:
+            if error.path != self._path:
+                raise say_revoked(judged.bearer.principal) from error
             raise _conflict() from error
         except OutcomeUnknown as error:
             await self._find_out(read, node, error)
         except MetadataError as error:
-            raise DuramenError("metadata_unavailable", f"ZooKeeper: {error}") from error
+            raise _say_absent(error) from error
         return read.version + 1
+
+    async def _commit(self, ops: Sequence[Op]) -> None:
+        """Apply operations of which the last one makes the node, below parents that may be none."""
+        try:
+            await self._store.commit(ops)
+        except Conflict as conflict:
+            if (conflict.kind, conflict.path) != (ConflictKind.NO_NODE, self._path):
+                raise
+            await create_parents(self._store.commit, self._path)
+            await self._store.commit(ops)
 
     async def _find_out(self, read: ReadGrants, node: GrantsNode, error: OutcomeUnknown) -> None:
         now = await self._read()
@@ -142,6 +184,10 @@ class GrantChanges:
             # Whatever comes late finds another version: it was not applied, or is changed again.
             raise _conflict(now.version) from error
         _leave_open(error)
+
+
+def _say_absent(error: MetadataError) -> DuramenError:
+    return DuramenError("metadata_unavailable", f"ZooKeeper: {error}")
 
 
 def _leave_open(error: OutcomeUnknown) -> NoReturn:
@@ -156,13 +202,6 @@ def _conflict(version: int | None = None) -> DuramenError:
         "config_conflict", f"somebody else changed the grants: read them again{now}",
         field="version",
     )  # fmt: skip
-
-
-def _judge(read: ReadGrants, scope: GrantScope, caller: Bearer) -> Rights:
-    """What the caller may do; a node that is not understood is replaced as a whole, or not."""
-    if read.fault is not None and scope != GrantScope():
-        raise read.say_fault()
-    return read.rights_of(caller)
 
 
 def _see(read: ReadGrants, scope: GrantScope) -> SeenGrants:

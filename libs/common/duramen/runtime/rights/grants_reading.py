@@ -33,9 +33,9 @@ class ReadGrants(NamedTuple):
     fault: str | None = None
 
     def rights_of(self, caller: Bearer) -> Rights:
-        """What a caller may do by this node; by one with a fault what its certificate gives."""
+        """What a caller may do by this node; by one with a fault what its credential gives."""
         if self.fault is not None:
-            return CertainRights((caller.principal,), (), self.say_fault())
+            return CertainRights((caller.principal,), caller.scopes, self.say_fault())
         table = GrantTable(given.grant for given in self.node.grants)
         return table.rights_of(*caller.principals, scopes=caller.scopes)
 

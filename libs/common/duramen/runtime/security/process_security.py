@@ -19,7 +19,7 @@ from typing import Any, Final
 from cryptography.hazmat.primitives.serialization import Encoding
 from pyreqwest.client import Client, ClientBuilder
 
-from duramen.runtime.identity.callers import AT_PUBLIC_PORTS, Callers, OwnHeaders
+from duramen.runtime.identity.callers import Callers, OwnHeaders, bound_public_port
 from duramen.runtime.identity.certificates import Bundle, find_issuer, list_anchors
 from duramen.runtime.identity.folder import (
     BUNDLE_FILE,
@@ -72,7 +72,7 @@ class ProcessSecurity:
         self.rights = ProcessRights()
         self._watched = WatchedIdentity(folder, held, self._on_change, fail)
         self._callers = Callers(held.identity, held.bundle)
-        self._clients = Callers(held.identity, held.bundle, AT_PUBLIC_PORTS)
+        self._clients = Callers(held.identity, held.bundle, bound_public_port(held.identity.role))
         self._headers = OwnHeaders(held)
         self._copies = PrivateCopies()
         self._listeners: list[Callable[[], None]] = []

@@ -12,21 +12,20 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from duramen.core.rights.grants import GrantScope, PrincipalKind
-from duramen.core.rights.judgement import Rights
+from duramen.core.rights.grants import GrantScope
 from duramen.core.rights.token_scopes import TokenScope
 from duramen.core.rights.verbs import Verb
 from duramen.errors import DuramenError
 from duramen.runtime.credentials.access_tokens.lines import DEPTH_MAX, find_line, is_whole
 from duramen.runtime.credentials.access_tokens.token_stock import SeenTokens, TokenStock
 from duramen.runtime.credentials.access_tokens.token_text import format_prefix
-from duramen.runtime.credentials.principals import Bearer, name_token
-from duramen.runtime.rights.grants_reading import ReadGrants, read_grants_now
+from duramen.runtime.credentials.principals import Bearer
+from duramen.runtime.rights.grants_reading import read_grants_now
+from duramen.runtime.rights.judged_callers import JudgedCaller, judge_caller
 from duramen.runtime.stores.metadata_store import (
-    Check,
     Conflict,
     ConflictKind,
     Create,
@@ -65,27 +64,6 @@ class AskedToken(NamedTuple):
     note: str
 
 
-class _Judged(NamedTuple):
-    """What is known when a caller is judged: who it is by its own node, and what it may do."""
-
-    caller: Bearer
-    rights: Rights
-    read: ReadGrants
-    seen: SeenTokens
-    line: tuple[AccessToken, ...]
-    """Of the token that it has shown; empty: none."""
-
-    def may_see(self, token: AccessToken) -> bool:
-        """Whether it is the token's maker, the token itself, or grants on all of its targets."""
-        principal = self.caller.principal
-        if principal in (token.issued_by, name_token(token.token_id)):
-            return True
-        return self.grants_on(token.scopes)
-
-    def grants_on(self, scopes: Sequence[TokenScope]) -> bool:
-        return all(self.rights.holds((Verb.GRANT,), scope.on) for scope in scopes)
-
-
 class TokenIssuer:
     """Makes tokens, shows them, and revokes them."""
 
@@ -114,9 +92,9 @@ class TokenIssuer:
                 return _recognise(made, asked, caller)
             token = _make(judged, asked, now_s)
             _check_room(judged.seen, token, now_s)
-            parents = (Check(self._paths.access_token(one.token_id), 0) for one in judged.line[:1])
             ops: tuple[Op, ...] = (
-                *judged.read.prove(), *parents, Create(path, encode_access_token(token)),
+                *judged.read.prove(), *judged.prove_line(self._paths),
+                Create(path, encode_access_token(token)),
             )  # fmt: skip
             try:
                 await self._store.commit(ops)
@@ -182,25 +160,10 @@ class TokenIssuer:
                 return True
         raise _too_often()
 
-    async def _judge(self, caller: Bearer, now_s: int) -> _Judged:
-        """Who asks, by what is stored now.
-
-        Raises:
-            DuramenError: `forbidden`: its credential has ended, or its token was revoked.
-        """
-        if caller.until_s <= now_s:
-            raise DuramenError("forbidden", "your credential has ended meanwhile")
+    async def _judge(self, caller: Bearer, now_s: int) -> JudgedCaller:
         # First the grants: what is read later may be newer, and the commit proves that they stay.
         read = await read_grants_now(self._store, self._paths.grants)
-        seen = await self._stock.look()
-        line: tuple[AccessToken, ...] = ()
-        if caller.principal.kind is PrincipalKind.TOKEN:
-            token = seen.tokens.get(caller.principal.name)
-            line = () if token is None else find_line(token, seen.tokens)
-            if token is None or not is_whole(line):
-                raise DuramenError("forbidden", f"{caller.principal} was revoked")
-            caller = Bearer(caller.principal, caller.until_s, scopes=token.scopes)
-        return _Judged(caller, read.rights_of(caller), read, seen, line)
+        return judge_caller(read, await self._stock.look(), caller, now_s)
 
     async def _sweep(self, written: str, seen: SeenTokens) -> None:
         """Remove tokens that nobody will ask about any more, a few at a time.
@@ -254,7 +217,7 @@ def _recognise(made: AccessToken, asked: AskedToken, caller: Bearer) -> AccessTo
     return made
 
 
-def _make(judged: _Judged, asked: AskedToken, now_s: int) -> AccessToken:
+def _make(judged: JudgedCaller, asked: AskedToken, now_s: int) -> AccessToken:
     """The token, if the caller may make it.
 
     Raises:
@@ -269,15 +232,15 @@ def _make(judged: _Judged, asked: AskedToken, now_s: int) -> AccessToken:
     line, ends_s = judged.line, now_s + asked.life_s
     if len(line) >= DEPTH_MAX:
         raise DuramenError(
-            "forbidden", f"{judged.caller.principal} was made with too many others: ask as somebody"
+            "forbidden", f"{judged.bearer.principal} was made with too many others: ask as somebody"
         )
     if line:
         ends_s = min(ends_s, *(one.expires_s for one in line))
     elif not judged.grants_on(asked.scopes):
         # Whoever grants could give what lasts without a token.
-        ends_s = min(ends_s, judged.caller.until_s)
+        ends_s = min(ends_s, judged.bearer.until_s)
     return AccessToken(
-        asked.token_id, asked.secret_hash, judged.caller.principal, asked.scopes,
+        asked.token_id, asked.secret_hash, judged.bearer.principal, asked.scopes,
         now_s, ends_s, asked.note, line[0].token_id if line else None,
     )  # fmt: skip
 
