@@ -122,5 +122,5 @@ class WebBearers:
         reviewer = self._reviewers.get(token.issuer)
         if reviewer is not None:
             await reviewer.confirm(text, digest, token.claims["sub"], now_s)
-            bearer = bearer._replace(until_s=min(bearer.until_s, int(now_s) + BELIEVED_S_MAX))
+            bearer = bearer._replace(review_s=int(now_s) + BELIEVED_S_MAX)
         return _Believed(bearer, holder, key)

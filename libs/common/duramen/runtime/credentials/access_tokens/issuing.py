@@ -188,7 +188,7 @@ class TokenIssuer:
         Raises:
             DuramenError: `forbidden`: its credential has ended, or its token was revoked.
         """
-        if caller.until_s <= now_s:
+        if caller.ends_s <= now_s:
             raise DuramenError("forbidden", "your credential has ended meanwhile")
         # First the grants: what is read later may be newer, and the commit proves that they stay.
         read = await read_grants_now(self._store, self._paths.grants)
@@ -199,7 +199,7 @@ class TokenIssuer:
             line = () if token is None else find_line(token, seen.tokens)
             if token is None or not is_whole(line):
                 raise DuramenError("forbidden", f"{caller.principal} was revoked")
-            caller = Bearer(caller.principal, caller.until_s, scopes=token.scopes)
+            caller = Bearer(caller.principal, caller.ends_s, scopes=token.scopes)
         return _Judged(caller, read.rights_of(caller), read, seen, line)
 
     async def _sweep(self, written: str, seen: SeenTokens) -> None:
@@ -275,7 +275,7 @@ def _make(judged: _Judged, asked: AskedToken, now_s: int) -> AccessToken:
         ends_s = min(ends_s, *(one.expires_s for one in line))
     elif not judged.grants_on(asked.scopes):
         # Whoever grants could give what lasts without a token.
-        ends_s = min(ends_s, judged.caller.until_s)
+        ends_s = min(ends_s, judged.caller.ends_s)
     return AccessToken(
         asked.token_id, asked.secret_hash, judged.caller.principal, asked.scopes,
         now_s, ends_s, asked.note, line[0].token_id if line else None,
