@@ -62,14 +62,16 @@ class Identification:
         except CallerRefusedError as error:
             raise CredentialRefusedError(f"Duramen-Identity: {error}") from None
 
-    async def identify_again(self, shown: ShownCredentials, now: dt.datetime) -> Bearer:
+    def find_again(self, shown: ShownCredentials, now: dt.datetime) -> Bearer | None:
         """Who showed these when a call began that lasts; an identity goes by its certificate.
+
+        None: nothing is known against it, and `identify` has to be asked, which may wait.
 
         Raises:
             CredentialRefusedError: nobody who is known any more; NothingKnownError.
         """
         if not shown.identities:
-            return await self._credentials.judge(shown.authorizations, now.timestamp())
+            return self._credentials.find_known(shown.authorizations, now.timestamp())
         try:
             return self._bear(self._callers.find_again(_find_one(shown), now), now.timestamp())
         except CallerRefusedError as error:
