@@ -79,8 +79,10 @@ def test_a_review_that_hangs_keeps_nobody_who_was_revoked(
         token = await admit(admission, bear(text))
         forget(admission, hanging)
 
+        answered = asyncio.Event()
+
         async def hang(*_asked: Any) -> None:
-            await asyncio.get_running_loop().create_future()
+            await answered.wait()
 
         monkeypatch.setattr(admission._web_bearers, "_verify", hang)
         await world.callers.revoke(token_id)
