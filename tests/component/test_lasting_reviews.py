@@ -20,7 +20,7 @@ from duramen.runtime.admission.admission import ClientAdmission
 from duramen.runtime.admission.call_rows import find_row
 from duramen.runtime.admission.callers import AdmittedCall, ShownCredentials
 from duramen.runtime.admission.lasting_calls import Judgement, LastingCalls
-from duramen.runtime.credentials.principals import Bearer
+from duramen.runtime.credentials.principals import Bearer, CredentialRefusedError
 from tests.component.admission_world import as_user, bear
 from tests.component.door_world import Port, World, list_known, play
 from tests.unit.web_token_forge import NOW_S, forge_account
@@ -83,6 +83,7 @@ def test_a_review_that_hangs_keeps_nobody_who_was_revoked(
 
         async def hang(*_asked: Any) -> None:
             await answered.wait()
+            raise CredentialRefusedError("the pod is gone")
 
         monkeypatch.setattr(admission._web_bearers, "_verify", hang)
         await world.callers.revoke(token_id)
@@ -102,6 +103,7 @@ def test_a_review_that_hangs_keeps_nobody_who_was_revoked(
         admission._web_bearers._rows.clear()
         await wait_for(lambda: late.refusal is not None, WITHIN_S)
         assert late.refusal is not None and late.refusal.code == "unauthenticated"
+        answered.set()
 
     play(tmp_path, scenario)
 
