@@ -33,7 +33,7 @@ from duramen.runtime.identity.header import (
     make_header,
 )
 from duramen.runtime.identity.names import Role, make_identity
-from tests.unit.callers import AUTHORITY, BUNDLE, NOW_S, RECEIVER, after, hold
+from tests.unit.callers import AUTHORITY, BUNDLE, NOW_S, OTHER, RECEIVER, after, hold
 from tests.unit.identities import DOMAIN, NOW
 
 PROXY: Final = make_identity(DOMAIN, "writeproxy", "w-0")
@@ -121,7 +121,7 @@ def test_a_header_is_kept_for_its_client_and_made_anew_in_time(
     third = own.give_for(RECEIVER, CLIENT, NOW)
     own.shift(RECEIVER, NOW_S - 9_999, NOW)
     assert own.give_for(RECEIVER, CLIENT, NOW) != third, "by the receiver's clock"
-    monkeypatch.setattr(callers_module, "CLIENT_HEADER_COUNT_MAX", 3)
+    monkeypatch.setattr(callers_module, "MADE_FOR_CLIENT_COUNT_MAX", 3)
     for number in range(9):
         own.give_for(RECEIVER, CLIENT._replace(until_s=number), NOW)
     assert len(own._made_for) <= 3
@@ -164,6 +164,17 @@ def test_many_clients_of_one_proxy_are_heard_after_a_restart_and_for_ever() -> N
     of_speaker = AT_PUBLIC_PORTS.of_speaker
     assert of_speaker.row_count >= CLIENT_HEADER_COUNT_MAX <= of_speaker.first_count
     assert of_speaker.gained_per_s * 86e-6 < 0.2, "of a core, at what one costs"
+
+
+def test_clients_that_are_named_to_two_receivers_keep_their_headers() -> None:
+    own = OwnHeaders(hold(PROXY))
+    pairs = [
+        (receiver, CLIENT._replace(principal=f"user:corp/u{number}"))
+        for number in range(3_000)
+        for receiver in (RECEIVER, OTHER)
+    ]
+    first, second = ([own.give_for(*pair, NOW) for pair in pairs] for _ in range(2))
+    assert first == second, "one that is made anew is one more to verify"
 
 
 def few(row_count: int, first_count: int) -> Callers:

@@ -42,7 +42,10 @@ asked for one by each caller, and a caller makes a new header every 150 s."""
 
 RECEIVER_COUNT_MAX: Final = 4_096
 CLIENT_HEADER_COUNT_MAX: Final = 4_096
-"""Headers in clients' names, each for one receiver."""
+"""Headers in clients' names that one receiver keeps of one proxy."""
+
+MADE_FOR_CLIENT_COUNT_MAX: Final = 4 * CLIENT_HEADER_COUNT_MAX
+"""And that a proxy keeps of its own: clients whose logs are served by several receivers."""
 
 
 class LeafBounds(NamedTuple):
@@ -113,7 +116,7 @@ class OwnHeaders:
             return made[0]
         header = self._make(receiver, now, client)
         self._made_for[key] = header, now.timestamp() + LIFE_S_MAX / 2
-        if len(self._made_for) > CLIENT_HEADER_COUNT_MAX:
+        if len(self._made_for) > MADE_FOR_CLIENT_COUNT_MAX:
             self._made_for.popitem(last=False)
         return header
 
