@@ -82,6 +82,10 @@ class Peer:
     async def drain(self, _scope: Any, _receive: Any, send: Any) -> None:
         await answer_json(send, {"code": "server_draining"}, 503, "application/problem+json")
 
+    async def refuse_header(self, _scope: Any, _receive: Any, send: Any) -> None:
+        told = {"code": "rate_limited", "field": "duramen-identity"}
+        await answer_json(send, told, 429, "application/problem+json")
+
     async def wait_gone(self, _scope: Any, receive: Any, send: Any) -> None:
         """Begin an answer and never end it; counts who goes."""
         await begin_lines(send)
@@ -437,6 +441,20 @@ def test_the_rest_of_a_body_is_sent_to_nobody() -> None:
         answer = await world.http.post(RECORDS, content=pieces(), headers=RAW)
         check_problem(answer, 503, "server_draining")
         assert world.called() == ["own"]
+
+    play(scenario)
+
+
+def test_a_peer_that_takes_no_more_headers_now_is_passed_over() -> None:
+    async def scenario(world: World) -> None:
+        world.own.answer = world.own.refuse_header
+        answer = await world.http.post(RECORDS, content=b"x", headers=RAW)
+        assert (answer.status_code, world.called()) == (200, ["near", "own"])
+        for peer in world.peers:
+            peer.answer = peer.refuse_header
+        answer = await world.http.post(RECORDS, content=b"x", headers=RAW)
+        check_problem(answer, 503, "overloaded")
+        assert answer.headers["retry-after"] and world.count("too_many_there") == 4
 
     play(scenario)
 

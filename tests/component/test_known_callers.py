@@ -99,6 +99,24 @@ def _find_door(world: AdmissionWorld) -> Any:
     return found
 
 
+def test_a_peer_that_verifies_no_more_now_does_not_blame_the_client(tmp_path: Path) -> None:
+    async def scenario(world: AdmissionWorld) -> None:
+        await world.callers.give("ann writer ns", "bob writer ns")
+        await until(lambda: world.http.post(RECORDS, json=RECORD, headers=ANN), 200)
+        security = world.write_proxy._security
+        assert security is not None
+        (leaf,) = security.clients._leaves.values()
+        leaf.left, leaf.bounds = 0.0, leaf.bounds._replace(gained_per_s=0.0)
+        refused = await world.http.post(RECORDS, json=RECORD, headers=BOB)
+        assert (refused.status_code, refused.json()["code"]) == (503, "overloaded")
+        assert world.proxy.statistics()["forwarding"]["too_many_there"] == 1
+        assert (await world.http.post(RECORDS, json=RECORD, headers=ANN)).status_code == 200
+        leaf.left = 1.0
+        assert (await world.http.post(RECORDS, json=RECORD, headers=BOB)).status_code == 200
+
+    play(tmp_path, scenario)
+
+
 def test_a_peer_that_knows_less_does_not_cost_a_good_credential(tmp_path: Path) -> None:
     """Its 401 is no word about the client, which has just been judged here."""
 

@@ -19,7 +19,7 @@ from duramen.core.rights.grants import parse_principal
 from duramen.errors import DuramenError
 from duramen.runtime.admission import lasting_calls
 from duramen.runtime.admission.callers import AdmittedCall, ShownCredentials
-from duramen.runtime.admission.lasting_calls import AGAIN_S, LastingCalls
+from duramen.runtime.admission.lasting_calls import AGAIN_S, Judgement, LastingCalls
 from duramen.runtime.credentials.principals import Bearer
 from tests.component.admission_world import (
     READ,
@@ -263,10 +263,7 @@ def test_calls_leave_one_after_the_other_and_who_comes_later_stays(
     async def scenario() -> None:
         monkeypatch.setattr(lasting_calls, "LEAVE_S", 0.01)
 
-        async def judge(_call: AdmittedCall) -> None:
-            return None
-
-        calls = LastingCalls(judge, lambda: 0)
+        calls = LastingCalls(lambda _: Judgement(None, is_known=True), review, lambda: 0)
         calls.start()
         there, gone, late = make_call(), make_call(), make_call()
         calls.add(there)
@@ -291,16 +288,20 @@ def make_call(until_s: int = NOW_S + 9_999) -> AdmittedCall:
     return AdmittedCall(bearer, ShownCredentials((), ()), None, time.time(), rights)
 
 
+async def review(_call: AdmittedCall) -> DuramenError | None:
+    raise AssertionError("all of these are known")
+
+
 def test_calls_are_judged_when_something_changed_when_they_are_old_and_when_they_end() -> None:
     async def scenario() -> None:
         judged: list[AdmittedCall] = []
         basis = [1]
 
-        async def judge(call: AdmittedCall) -> DuramenError | None:
+        def judge(call: AdmittedCall) -> Judgement:
             judged.append(call)
-            return FORBIDDEN if call is bad else None
+            return Judgement(FORBIDDEN if call is bad else None, is_known=True)
 
-        calls = LastingCalls(judge, lambda: tuple(basis))
+        calls = LastingCalls(judge, review, lambda: tuple(basis))
         good, old, over, bad = make_call(), make_call(), make_call(NOW_S - 1), make_call()
         ended: list[AdmittedCall] = []
         for call in (good, old, over, bad):
@@ -326,7 +327,10 @@ def test_calls_are_judged_when_something_changed_when_they_are_old_and_when_they
         judged.clear()
         await calls.look()
         assert judged == [old], "who was refused is judged no more"
-        assert calls.statistics() == {"open": 2, "judged": 8, "ended": 1}
+        assert calls.statistics() == {
+            "open": 2, "judged": 8, "ended": 1,
+            "reviewing": 0, "reviewing_max": 128, "waiting_for_review": 0,
+        }  # fmt: skip
 
     asyncio.run(scenario())
 
@@ -346,13 +350,13 @@ def test_a_look_that_fails_is_followed_by_another(monkeypatch: pytest.MonkeyPatc
         judged: list[AdmittedCall] = []
         basis = [1]
 
-        async def judge(call: AdmittedCall) -> DuramenError | None:
+        def judge(call: AdmittedCall) -> Judgement:
             judged.append(call)
             if len(judged) == 1:
                 raise RuntimeError("on purpose")
-            return FORBIDDEN
+            return Judgement(FORBIDDEN, is_known=True)
 
-        calls = LastingCalls(judge, lambda: tuple(basis))
+        calls = LastingCalls(judge, review, lambda: tuple(basis))
         calls.start()
         call = make_call()
         calls.add(call)

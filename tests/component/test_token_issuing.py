@@ -110,7 +110,7 @@ def test_a_life_that_is_none_is_refused(tmp_path: Path, life_s: int) -> None:
 
 def test_whose_credential_has_ended_asks_for_nothing(tmp_path: Path) -> None:
     async def scenario(world: CredentialWorld) -> None:
-        error = await refused(world, now_s=ALICE.until_s)
+        error = await refused(world, now_s=ALICE.ends_s)
         assert (error.code, error.detail) == ("forbidden", "your credential has ended meanwhile")
 
     play(tmp_path, scenario)
@@ -126,8 +126,8 @@ def test_a_token_ends_with_its_maker_s_credential_unless_the_maker_grants_there(
         await world.grant("user:corp/bob writer events", "user:corp/bob owner shop")
         both = (*READING, scope("shop", "read"))
         for scopes, ends_s in (
-            (READING, BOB.until_s),
-            (both, BOB.until_s),
+            (READING, BOB.ends_s),
+            (both, BOB.ends_s),
             ((scope("shop/a*", "read"),), NOW_S + YEAR_S),
         ):
             _, token_id = await world.issue(issuer=BOB, scopes=scopes, life_s=YEAR_S)
@@ -136,6 +136,15 @@ def test_a_token_ends_with_its_maker_s_credential_unless_the_maker_grants_there(
         assert (await stored(world, token_id)).expires_s == NOW_S + YEAR_S
         _, token_id = await world.issue(issuer=BOB, life_s=60)
         assert (await stored(world, token_id)).expires_s == NOW_S + 60
+
+    play(tmp_path, scenario)
+
+
+def test_a_token_outlives_the_next_review_of_its_maker(tmp_path: Path) -> None:
+    async def scenario(world: CredentialWorld) -> None:
+        await world.grant("user:corp/bob writer events")
+        _, token_id = await world.issue(issuer=BOB._replace(review_s=NOW_S + 5), life_s=YEAR_S)
+        assert (await stored(world, token_id)).expires_s == BOB.ends_s
 
     play(tmp_path, scenario)
 
@@ -151,9 +160,9 @@ def test_what_a_token_makes_dies_with_it_and_before_it(tmp_path: Path) -> None:
             made, _ = await issue_known(world, issuer=maker, scopes=reading, life_s=DAY_S)
             line.append(made)
         for made in line:
-            assert (await world.judge(made)).until_s == first.until_s, "none outlives the first"
+            assert (await world.judge(made)).ends_s == first.ends_s, "none outlives the first"
         ends = {one.expires_s for one in world.table.list_tokens()}
-        assert ends == {first.until_s}, "and lists say so, whatever it may grant"
+        assert ends == {first.ends_s}, "and lists say so, whatever it may grant"
         error = await refused(world, issuer=await world.judge(line[-1]))
         assert (error.code, "made with too many others" in error.detail) == ("forbidden", True)
         await world.issuer.revoke(ALICE, token_id, NOW_S)
@@ -252,7 +261,7 @@ def test_what_ended_a_day_ago_is_swept_by_zookeeper_s_clock_alone(tmp_path: Path
         _, newer = await world.issue(life_s=120)
         names = {old, newer}
         ahead_s = NOW_S + 10 * DAY_S
-        alice = ALICE._replace(until_s=ahead_s + 60)
+        alice = ALICE._replace(ends_s=ahead_s + 60)
         _, token_id = await world.issue(alice, now_s=ahead_s)
         names.add(token_id)
         assert {*(await world.store.children(PATHS.access_tokens) or ())} == names, (

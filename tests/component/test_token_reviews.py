@@ -15,8 +15,9 @@ from typing import Any, Final
 import orjson
 import pytest
 
+from duramen.runtime.admission.identification import name_client
 from duramen.runtime.credentials.issuers import read_issuers
-from duramen.runtime.credentials.principals import CredentialRefusedError
+from duramen.runtime.credentials.principals import CredentialRefusedError, encode_bearer
 from duramen.runtime.credentials.token_reviews import BELIEVED_S_MAX, REFUSED_S
 from duramen.runtime.credentials.web_bearers import WebBearers
 from tests.component.credential_world import write_issuers
@@ -25,6 +26,7 @@ from tests.unit.web_token_forge import (
     CORP_SET,
     K8S_AUDIENCE,
     K8S_ISSUER,
+    NOW_S,
     forge_account,
 )
 from tests.waiting import wait_for
@@ -74,6 +76,8 @@ def test_a_token_is_reviewed_and_believed_for_a_minute(tmp_path: Path) -> None:
         bearer = await web.judge(text, now_s)
         assert str(bearer.principal) == "serviceaccount:k8s/shop/cart"
         assert bearer.until_s == now_s + BELIEVED_S_MAX == now_s + 60
+        assert bearer.ends_s == NOW_S + 3_600 + 30, "what others are told"
+        assert name_client(bearer).until_s == encode_bearer(bearer)["until_unix_s"] == bearer.ends_s
         await web.judge(text, now_s + 59)
         assert len(server.requests) == 1
         await web.judge(text, now_s + 60)
@@ -90,7 +94,8 @@ def test_a_token_near_its_end_is_believed_until_then(tmp_path: Path) -> None:
     async def scenario(_server: KeyServer, web: WebBearers) -> None:
         now_s = int(time.time())
         text = forge_account({"exp": now_s + 5})
-        assert (await web.judge(text, now_s)).until_s == now_s + 35
+        bearer = await web.judge(text, now_s)
+        assert bearer.until_s == bearer.ends_s == now_s + 35
 
     play(tmp_path, scenario)
 

@@ -14,7 +14,16 @@ import pytest
 
 from duramen.runtime.credentials.encodings import decode_base64url
 from duramen.runtime.identity import callers as callers_module
-from duramen.runtime.identity.callers import Callers, OwnHeaders, bound_public_port
+from duramen.runtime.identity.callers import (
+    CLIENT_HEADER_COUNT_MAX,
+    OF_SPEAKER,
+    CallerBounds,
+    Callers,
+    LeafBounds,
+    OwnHeaders,
+    TooManyHeadersError,
+    bound_public_port,
+)
 from duramen.runtime.identity.header import (
     FOR_CLIENT_BYTES_MAX,
     HEADER_BYTES_MAX,
@@ -25,7 +34,7 @@ from duramen.runtime.identity.header import (
     make_header,
 )
 from duramen.runtime.identity.names import Identity, Role, make_identity
-from tests.unit.callers import AUTHORITY, BUNDLE, NOW_S, after, hold
+from tests.unit.callers import AUTHORITY, BUNDLE, NOW_S, OTHER, after, hold
 from tests.unit.identities import DOMAIN, NOW
 
 RECEIVER: Final = make_identity(DOMAIN, "readproxy", "r-0")
@@ -119,7 +128,7 @@ def test_a_header_is_kept_for_its_client_and_made_anew_in_time(
     third = own.give_for(RECEIVER, CLIENT, NOW)
     own.shift(RECEIVER, NOW_S - 9_999, NOW)
     assert own.give_for(RECEIVER, CLIENT, NOW) != third, "by the receiver's clock"
-    monkeypatch.setattr(callers_module, "CLIENT_HEADER_COUNT_MAX", 3)
+    monkeypatch.setattr(callers_module, "MADE_FOR_CLIENT_COUNT_MAX", 3)
     for number in range(9):
         own.give_for(RECEIVER, CLIENT._replace(until_s=number), NOW)
     assert len(own._made_for) <= 3
@@ -139,3 +148,64 @@ def test_what_lasts_goes_by_the_certificate_once_the_header_is_over() -> None:
     with pytest.raises(CallerRefusedError, match="certificate"):
         callers.find_again(header, NOW + dt.timedelta(days=8))
     assert AUTHORITY.certificate in BUNDLE.anchors
+
+
+def count_refused(callers: Callers, headers: list[str], second: float) -> int:
+    refused = 0
+    for header in headers:
+        try:
+            callers.find(header, after(second))
+        except TooManyHeadersError:
+            refused += 1
+    return refused
+
+
+def test_many_clients_of_one_proxy_are_heard_after_a_restart_and_for_ever() -> None:
+    own, callers = OwnHeaders(hold(PROXY)), open_public()
+    clients = [CLIENT._replace(principal=f"user:corp/u{number}") for number in range(3_000)]
+    headers = [own.give_for(RECEIVER, client, NOW) for client in clients]
+    assert [count_refused(callers, headers, second) for second in range(4)] == [0] * 4
+    assert callers.statistics()["verified"] == 3_000, "each of them once"
+    callers.trust(BUNDLE)
+    assert count_refused(callers, headers, 4) == 0, "another bundle, or another process"
+    of_speaker = OF_SPEAKER
+    assert of_speaker.row_count >= CLIENT_HEADER_COUNT_MAX <= of_speaker.first_count
+    assert of_speaker.gained_per_s * 86e-6 < 0.2, "of a core, at what one costs"
+
+
+def test_clients_that_are_named_to_two_receivers_keep_their_headers() -> None:
+    own = OwnHeaders(hold(PROXY))
+    pairs = [
+        (receiver, CLIENT._replace(principal=f"user:corp/u{number}"))
+        for number in range(3_000)
+        for receiver in (RECEIVER, OTHER)
+    ]
+    first, second = ([own.give_for(*pair, NOW) for pair in pairs] for _ in range(2))
+    assert first == second, "one that is made anew is one more to verify"
+
+
+def few(row_count: int, first_count: int) -> Callers:
+    bounds = LeafBounds(row_count, first_count)
+    return Callers(RECEIVER, BUNDLE, CallerBounds(9, frozenset((Role.WRITEPROXY,)), bounds))
+
+
+def test_of_a_proxy_s_headers_the_one_used_longest_ago_makes_room() -> None:
+    own, callers = OwnHeaders(hold(PROXY)), few(3, 9)
+    headers = [
+        own.give_for(RECEIVER, CLIENT._replace(principal=f"user:corp/u{number}"), NOW)
+        for number in range(4)
+    ]
+    assert count_refused(callers, [*headers[:3], headers[0], headers[3]], 0) == 0
+    callers.find(headers[0], NOW)
+    assert callers.statistics()["verified"] == 4
+    callers.find(headers[1], NOW)
+    assert callers.statistics()["verified"] == 5
+
+
+def test_first_headers_are_bounded_and_refused_ones_heard_later() -> None:
+    own, callers = OwnHeaders(hold(PROXY)), few(8, 5)
+    headers = [
+        own.give_for(RECEIVER, CLIENT._replace(principal=f"user:corp/u{number}"), NOW)
+        for number in range(8)
+    ]
+    assert [count_refused(callers, headers, second) for second in range(5)] == [3, 2, 1, 0, 0]

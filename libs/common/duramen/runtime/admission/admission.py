@@ -16,7 +16,7 @@ from duramen.core.rights.judgement import Rights
 from duramen.errors import DuramenError
 from duramen.runtime.admission.callers import AdmittedCall, ShownCredentials
 from duramen.runtime.admission.identification import Identification
-from duramen.runtime.admission.lasting_calls import LastingCalls
+from duramen.runtime.admission.lasting_calls import Judgement, LastingCalls
 from duramen.runtime.admission.refusals import refuse_blindly, refuse_unknown, refuse_verb
 from duramen.runtime.credentials.access_tokens.token_table import TokenTable
 from duramen.runtime.credentials.clients import ClientCredentials
@@ -52,7 +52,7 @@ class ClientAdmission:
         self._identification = Identification(self._credentials, self._tokens, security.clients)
         self._trust_count = 0
         security.on_change(self._on_trust)
-        self.lasting = LastingCalls(self._judge_again, self._find_basis)
+        self.lasting = LastingCalls(self._judge_at_once, self._review, self._find_basis)
 
     async def start(self) -> None:
         """Know everybody and all grants; waits for ZooKeeper as long as it takes.
@@ -89,23 +89,41 @@ class ClientAdmission:
             "lasting": self.lasting.statistics(),
         }
 
-    async def _judge_again(self, call: AdmittedCall) -> DuramenError | None:
+    def _judge_at_once(self, call: AdmittedCall) -> Judgement:
+        """Of somebody about whom an issuer has to be asked: what it may do if it counts still."""
         now = dt.datetime.now(dt.UTC)
         try:
-            call.bearer = await self._identification.identify_again(call.shown, now)
+            known = self._identification.find_again(call.shown, now)
+            if known is None and now.timestamp() >= call.bearer.ends_s:
+                return Judgement(refuse_unknown(), is_known=True)
+            call.bearer = known or call.bearer
+            return Judgement(_judge(call), known is not None)
+        except (CredentialRefusedError, DuramenError) as error:
+            return Judgement(_explain(error), is_known=True)
+
+    async def _review(self, call: AdmittedCall) -> DuramenError | None:
+        now = dt.datetime.now(dt.UTC)
+        try:
+            call.bearer = await self._identification.identify(call.shown, now)
             return _judge(call)
-        except NothingKnownError:
-            return refuse_blindly()
-        except CredentialRefusedError:
-            return refuse_unknown()
-        except DuramenError as error:
-            return error
+        except (CredentialRefusedError, DuramenError) as error:
+            return _explain(error)
 
     def _find_basis(self) -> object:
         return self._rights.find_table(), self._tokens.change_count, self._trust_count
 
     def _on_trust(self) -> None:
         self._trust_count += 1
+
+
+def _explain(error: CredentialRefusedError | DuramenError) -> DuramenError:
+    """Why a call may not go on, as its client is told."""
+    match error:
+        case NothingKnownError():
+            return refuse_blindly()
+        case CredentialRefusedError():
+            return refuse_unknown()
+    return error
 
 
 def _judge(call: AdmittedCall) -> DuramenError | None:

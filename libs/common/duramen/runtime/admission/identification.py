@@ -58,14 +58,16 @@ class Identification:
         except CallerRefusedError as error:
             raise CredentialRefusedError(f"Duramen-Identity: {error}") from None
 
-    async def identify_again(self, shown: ShownCredentials, now: dt.datetime) -> Bearer:
+    def find_again(self, shown: ShownCredentials, now: dt.datetime) -> Bearer | None:
         """Who showed these when a call began that lasts; an identity goes by its certificate.
+
+        None: nothing is known against it, and `identify` has to be asked, which may wait.
 
         Raises:
             CredentialRefusedError: nobody who is known any more; NothingKnownError.
         """
         if not shown.identities:
-            return await self._credentials.judge(shown.authorizations, now.timestamp())
+            return self._credentials.find_known(shown.authorizations, now.timestamp())
         try:
             return self._bear(self._callers.find_again(_find_one(shown), now), now.timestamp())
         except CallerRefusedError as error:
@@ -80,13 +82,13 @@ class Identification:
 
     def _bear_client(self, caller: Caller, client: NamedClient, now_s: float) -> Bearer:
         principal, groups = _read_client(client)
-        until_s = int(min(client.until_s, caller.leaf_until_s))
-        if now_s >= until_s:
-            raise CredentialRefusedError(f"{principal}, by {caller.identity}: ended at {until_s}")
+        ends_s = int(min(client.until_s, caller.leaf_until_s))
+        if now_s >= ends_s:
+            raise CredentialRefusedError(f"{principal}, by {caller.identity}: ended at {ends_s}")
         if principal.kind is PrincipalKind.TOKEN:
             known = self._tokens.find_known(principal.name, now_s)
-            return known._replace(until_s=min(known.until_s, until_s))
-        return Bearer(principal, until_s, groups)
+            return known._replace(ends_s=min(known.ends_s, ends_s))
+        return Bearer(principal, ends_s, groups)
 
 
 @lru_cache(CLIENT_COUNT_MAX)
@@ -108,7 +110,7 @@ def _read_client(client: NamedClient) -> tuple[Principal, tuple[Principal, ...]]
 def name_client(bearer: Bearer) -> NamedClient:
     """A caller as a proxy names it that forwards its call."""
     groups = tuple(group.name.partition("/")[2] for group in bearer.groups)
-    return NamedClient(str(bearer.principal), groups, bearer.until_s)
+    return NamedClient(str(bearer.principal), groups, bearer.ends_s)
 
 
 def _find_one(shown: ShownCredentials) -> str:

@@ -35,6 +35,7 @@ from duramen.runtime.credentials.principals import CredentialRefusedError, Nothi
 from duramen.runtime.edge.coded_bodies import drop_rest
 from duramen.runtime.identity.callers import TooManyHeadersError
 from duramen.runtime.public.calls import On
+from duramen.runtime.security.door import IDENTITY_HEADER
 from duramen.runtime.security.refusals import Refusals
 
 REQUEST_HEADER: Final = REQUEST_KEY.encode()
@@ -102,7 +103,9 @@ class PublicDoor:
         except TooManyHeadersError as error:
             self._tell("many", str(error), scope)
             detail = "too many headers of one certificate"
-            raise DuramenError("rate_limited", detail, retry_after_ms=_RETRY_AFTER_MS) from None
+            raise DuramenError(
+                "rate_limited", detail, field=IDENTITY_HEADER, retry_after_ms=_RETRY_AFTER_MS
+            ) from None
         except NothingKnownError as error:
             self._tell("not_known_now", str(error), scope)
             raise refuse_blindly() from None

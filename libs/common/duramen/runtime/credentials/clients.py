@@ -37,18 +37,38 @@ class ClientCredentials:
         Raises:
             CredentialRefusedError: nobody who is known, now.
         """
-        if len(authorizations) != 1:
-            raise CredentialRefusedError(f"{len(authorizations)} headers of authorization")
-        header = authorizations[0]
-        if len(header) > len(SCHEME) + TOKEN_LENGTH_MAX:
-            raise CredentialRefusedError(f"a header of {len(header)} characters")
-        if header[: len(SCHEME)].lower() != SCHEME:
-            raise CredentialRefusedError("another scheme than Bearer")
-        text = header[len(SCHEME) :]
+        text = _find_text(authorizations)
         if text.startswith(PREFIX):
             return self._tokens.find(text, now_s)
         return await self._web_bearers.judge(text, now_s)
 
+    def find_known(self, authorizations: Sequence[str], now_s: float) -> Bearer | None:
+        """Who calls, if nobody has to be asked; None: `judge` has to be, which may wait.
+
+        Raises:
+            CredentialRefusedError: as `judge`.
+        """
+        text = _find_text(authorizations)
+        if text.startswith(PREFIX):
+            return self._tokens.find(text, now_s)
+        return self._web_bearers.find(text, now_s)
+
     def statistics(self) -> dict[str, int]:
         """Sizes and counters of both."""
         return self._tokens.statistics() | self._web_bearers.statistics()
+
+
+def _find_text(authorizations: Sequence[str]) -> str:
+    """The token that the values of the header show.
+
+    Raises:
+        CredentialRefusedError: they show none, or several.
+    """
+    if len(authorizations) != 1:
+        raise CredentialRefusedError(f"{len(authorizations)} headers of authorization")
+    header = authorizations[0]
+    if len(header) > len(SCHEME) + TOKEN_LENGTH_MAX:
+        raise CredentialRefusedError(f"a header of {len(header)} characters")
+    if header[: len(SCHEME)].lower() != SCHEME:
+        raise CredentialRefusedError("another scheme than Bearer")
+    return header[len(SCHEME) :]

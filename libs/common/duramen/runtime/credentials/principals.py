@@ -44,16 +44,24 @@ class NothingKnownError(CredentialRefusedError):
 
 
 class Bearer(NamedTuple):
-    """Who calls, until when that may be believed, and what the credential itself allows.
+    """Who calls, when the credential ends, and what it allows by itself.
 
-    `until_s` is in seconds since 1970. `scopes` come on top of what is granted to the principal
-    and its groups; web tokens have none.
+    `ends_s` is the credential's own end, in seconds since 1970: that travels, and bounds what is
+    made with it. `review_s` is when its issuer is to be asked about it again; None: never, before
+    it ends. `scopes` come on top of what is granted to the principal and its groups; web tokens
+    have none.
     """
 
     principal: Principal
-    until_s: int
+    ends_s: int
     groups: tuple[Principal, ...] = ()
     scopes: tuple[TokenScope, ...] = ()
+    review_s: int | None = None
+
+    @property
+    def until_s(self) -> int:
+        """Until when this process may believe it without asking again."""
+        return self.ends_s if self.review_s is None else min(self.ends_s, self.review_s)
 
     @property
     def principals(self) -> tuple[Principal, ...]:
@@ -62,10 +70,10 @@ class Bearer(NamedTuple):
 
 
 def encode_bearer(bearer: Bearer) -> dict[str, Any]:
-    """Who calls, as a proxy tells a sequencer."""
+    """Who calls, as a proxy tells a sequencer: when it asks an issuer again is its own matter."""
     return {
         "principal": str(bearer.principal),
-        "until_unix_s": bearer.until_s,
+        "until_unix_s": bearer.ends_s,
         "groups": [str(group) for group in bearer.groups],
         "scopes": encode_scopes(bearer.scopes),
     }

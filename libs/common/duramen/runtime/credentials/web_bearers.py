@@ -75,13 +75,9 @@ class WebBearers:
         Raises:
             CredentialRefusedError: it names nobody.
         """
-        digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
-        row = self._rows.get(digest)
-        if row is not None:
-            if now_s < row.bearer.until_s and row.holder.holds(row.key, now_s):
-                self._rows.move_to_end(digest)
-                return row.bearer
-            del self._rows[digest]
+        digest = _hash(text)
+        if (kept := self._find(digest, now_s)) is not None:
+            return kept
         try:
             believed = await self._verify(text, digest, now_s)
         except CredentialRefusedError:
@@ -92,6 +88,10 @@ class WebBearers:
         if len(self._rows) > ROW_COUNT_MAX:
             self._rows.popitem(last=False)
         return believed.bearer
+
+    def find(self, text: str, now_s: float) -> Bearer | None:
+        """Whom a token names that was believed already, and may be still; None: judge it."""
+        return self._find(_hash(text), now_s)
 
     def statistics(self) -> dict[str, int]:
         """Sizes and counters; those of keys and reviews are sums over the issuers."""
@@ -108,6 +108,16 @@ class WebBearers:
                 told[name] = told.get(name, 0) + count
         return told
 
+    def _find(self, digest: bytes, now_s: float) -> Bearer | None:
+        row = self._rows.get(digest)
+        if row is None:
+            return None
+        if now_s < row.bearer.until_s and row.holder.holds(row.key, now_s):
+            self._rows.move_to_end(digest)
+            return row.bearer
+        del self._rows[digest]
+        return None
+
     async def _verify(self, text: str, digest: bytes, now_s: float) -> _Believed:
         token = take_web_token_apart(text)
         holder = self._holders.get(token.issuer)
@@ -122,5 +132,9 @@ class WebBearers:
         reviewer = self._reviewers.get(token.issuer)
         if reviewer is not None:
             await reviewer.confirm(text, digest, token.claims["sub"], now_s)
-            bearer = bearer._replace(until_s=min(bearer.until_s, int(now_s) + BELIEVED_S_MAX))
+            bearer = bearer._replace(review_s=int(now_s) + BELIEVED_S_MAX)
         return _Believed(bearer, holder, key)
+
+
+def _hash(text: str) -> bytes:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()

@@ -136,7 +136,15 @@ class Forwarder:
                 changing.on_change(self._renew)
         self._open: set[_Exchange] = set()
         self._counts = dict.fromkeys(
-            ("forwarded", "unreachable", "unanswered", "refused", "not_known_there"), 0
+            (
+                "forwarded",
+                "unreachable",
+                "unanswered",
+                "refused",
+                "not_known_there",
+                "too_many_there",
+            ),
+            0,
         )
 
     async def start(self) -> None:
@@ -241,12 +249,16 @@ class Forwarder:
                     asked_again.add(url)
                     urls.appendleft(url)
                 continue
+            if _is_of_headers(answer):
+                # Of this process's headers: not the client's to mend, and nothing happened.
+                self._counts["too_many_there"] += 1
+                continue
             if not _is_draining(answer):
                 return answer
             draining = answer  # it promises that nothing happened
         if draining is not None:
             return draining
-        raise _overloaded(f"no {self._kind} can be reached")
+        raise _overloaded(f"no {self._kind} can be reached, or takes more headers now")
 
     def _make_clients(self) -> list[Client]:
         anchors = () if self._certificate is None else self._certificate.list_anchors()
@@ -579,12 +591,22 @@ def _make_answer(status: int, headers: list[tuple[str, str]], body: bytes) -> Re
 
 
 def _is_draining(answer: Response) -> bool:
-    if answer.status_code != 503 or isinstance(answer, _Relay):
-        return False
+    return answer.status_code == 503 and _read_member(answer, "code") == "server_draining"
+
+
+def _is_of_headers(answer: Response) -> bool:
+    """Whether a peer verifies no more of this process's headers for now."""
+    return answer.status_code == 429 and _read_member(answer, "field") == IDENTITY_HEADER
+
+
+def _read_member(answer: Response, name: str) -> object:
+    """What a small problem says; None: nothing of the kind."""
+    if isinstance(answer, _Relay):
+        return None
     try:
-        return bool(json.loads(bytes(answer.body))["code"] == "server_draining")
+        return json.loads(bytes(answer.body))[name]
     except (ValueError, KeyError, TypeError):
-        return False
+        return None
 
 
 def _of_unknown_fate(call: PublicCall, kind: str) -> DuramenError:

@@ -70,9 +70,9 @@ def judge_caller(read: ReadGrants, seen: SeenTokens, caller: Bearer, now_s: floa
         line = () if token is None else find_line(token, seen.tokens)
         if token is None or not is_whole(line):
             raise say_revoked(caller.principal)
-        until_s = min(caller.until_s, *(one.expires_s for one in line))
-        caller = caller._replace(until_s=until_s, groups=(), scopes=token.scopes)
-    if caller.until_s <= now_s:
+        ends_s = min(caller.ends_s, *(one.expires_s for one in line))
+        caller = Bearer(caller.principal, ends_s, scopes=token.scopes)
+    if caller.ends_s <= now_s:
         raise DuramenError("forbidden", "your credential has ended meanwhile")
     return JudgedCaller(caller, read.rights_of(caller), read, seen, line)
 

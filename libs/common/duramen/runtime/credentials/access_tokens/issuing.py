@@ -238,7 +238,7 @@ def _make(judged: JudgedCaller, asked: AskedToken, now_s: int) -> AccessToken:
         ends_s = min(ends_s, *(one.expires_s for one in line))
     elif not judged.grants_on(asked.scopes):
         # Whoever grants could give what lasts without a token.
-        ends_s = min(ends_s, judged.bearer.until_s)
+        ends_s = min(ends_s, judged.bearer.ends_s)
     return AccessToken(
         asked.token_id, asked.secret_hash, judged.bearer.principal, asked.scopes,
         now_s, ends_s, asked.note, line[0].token_id if line else None,
