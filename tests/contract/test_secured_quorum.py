@@ -162,15 +162,18 @@ def test_another_node_is_no_member_though_one_ca_has_signed_it(tmp_path: Path) -
     run(scenario())
 
 
-def test_a_member_shows_its_new_certificate_to_others_without_a_restart(tmp_path: Path) -> None:
+def test_a_member_shows_each_new_certificate_to_others_without_a_restart(tmp_path: Path) -> None:
+    """A bundle that is written with the key once kept the old certificate, in one of ten or so."""
+
     async def scenario() -> None:
         async with running_three(tmp_path) as (members, issuer, _command):
             await wait_serving(*members)
             first = members[0]
-            before = first.show()
-            issuer.issue("zookeeper", "zookeeper-1")
-            write_server_files(issuer.folder / "zookeeper-zookeeper-1", first.data_dir)
-            await wait_for(lambda: first.show() != before)
+            for _ in range(12):
+                before = first.show()
+                issuer.issue("zookeeper", "zookeeper-1")
+                write_server_files(issuer.folder / "zookeeper-zookeeper-1", first.data_dir)
+                await wait_for(lambda old=before: first.show() != old, rest_s=0.02)
             assert await first.serves(), "it has lost the others over it"
 
     run(scenario())

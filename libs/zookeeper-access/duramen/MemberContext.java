@@ -14,7 +14,10 @@ import org.apache.zookeeper.common.X509Util;
 /**
  * TLS between members of the quorum: nobody is one without an identity of a ZooKeeper.
  *
- * Else every node's certificate would do, since one CA has signed them all.
+ * Else every node's certificate would do, since one CA has signed them all. Anchors have a setting of
+ * ours: ZooKeeper watches files of settings of its own, each in a thread, and of two that read both
+ * files the one that read before a change could have the last word. The key is written last, so who
+ * watches it alone reads what belongs together.
  * Source: docs/protocol/metadata-access.md "Members of the quorum".
  */
 public final class MemberContext implements Supplier<SSLContext> {
@@ -25,7 +28,7 @@ public final class MemberContext implements Supplier<SSLContext> {
             KeyManager key = X509Util.createKeyManager(
                     System.getProperty(prefix + "keyStore.location"), "", "PEM");
             X509ExtendedTrustManager trust = (X509ExtendedTrustManager) X509Util.createTrustManager(
-                    System.getProperty(prefix + "trustStore.location"), "", "PEM",
+                    System.getProperty("zookeeper.duramen.anchors"), "", "PEM",
                     false, false, true, false, false, true);
             SSLContext context = SSLContext.getInstance("TLSv1.3");
             context.init(new KeyManager[] {key}, new TrustManager[] {new Members(trust)}, null);

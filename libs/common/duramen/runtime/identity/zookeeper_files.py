@@ -41,6 +41,8 @@ enforce.auth.enabled=true
 enforce.auth.schemes=x509
 DigestAuthenticationProvider.enabled=false
 ssl.clientAuth=need
+ssl.trustStore.location={anchors}
+ssl.trustStore.type=PEM
 client.certReload=true
 """
 _QUORUM: Final = """\
@@ -51,6 +53,8 @@ ssl.quorum.clientAuth=need
 ssl.quorum.hostnameVerification=true
 # Who calls has the identity of a ZooKeeper; where it calls from, its pod's address, is in none.
 ssl.quorum.clientHostnameVerification=false
+# For `duramen.MemberContext`. A trust store of ZooKeeper's own would be watched beside the key.
+duramen.anchors={anchors}
 """
 _BOTH: Final = f"""\
 {{prefix}}.protocol=TLSv1.3
@@ -58,8 +62,6 @@ _BOTH: Final = f"""\
 {{prefix}}.ciphersuites=TLS_AES_256_GCM_SHA384,TLS_AES_128_GCM_SHA256
 {{prefix}}.keyStore.location=./{_FOLDER}/{_KEY_FILE}
 {{prefix}}.keyStore.type=PEM
-{{prefix}}.trustStore.location=./{_FOLDER}/{_BUNDLE_FILE}
-{{prefix}}.trustStore.type=PEM
 """
 
 
@@ -85,7 +87,8 @@ def write_server_files(identity_dir: Path, data_dir: Path) -> Identity:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     jar = resources.files("duramen.runtime.identity").joinpath(Path(ACCESS_JAR).name)
     _write(data_dir / ACCESS_JAR, jar.read_bytes())
-    # What is trusted comes first: a new certificate may be of a new CA.
+    # What is trusted comes first: a new certificate may be of a new CA. The quorum reads both files
+    # when the key's changes.
     _write(folder / _BUNDLE_FILE, encode_bundle(held.bundle)[BUNDLE_FILE])
     _write(folder / _KEY_FILE, encode_whole(held))
     return held.identity
@@ -93,10 +96,11 @@ def write_server_files(identity_dir: Path, data_dir: Path) -> Identity:
 
 def format_settings(identity: Identity, *, host: str, port: int, is_member: bool) -> str:
     """Lines of the server's configuration: TLS for clients, and between members of a quorum."""
-    text = _CLIENTS.format(host=host, port=port, domain=identity.domain)
+    anchors = f"./{_FOLDER}/{_BUNDLE_FILE}"
+    text = _CLIENTS.format(host=host, port=port, domain=identity.domain, anchors=anchors)
     text += _BOTH.format(prefix="ssl")
     if is_member:
-        text += _QUORUM + _BOTH.format(prefix="ssl.quorum")
+        text += _QUORUM.format(anchors=anchors) + _BOTH.format(prefix="ssl.quorum")
     return text
 
 
