@@ -9,6 +9,7 @@ import socket
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -162,6 +163,10 @@ def test_another_node_is_no_member_though_one_ca_has_signed_it(tmp_path: Path) -
     run(scenario())
 
 
+def shows_another(member: Member, before: bytes | None) -> bool:
+    return member.show() != before
+
+
 def test_a_member_shows_each_new_certificate_to_others_without_a_restart(tmp_path: Path) -> None:
     """A bundle that is written with the key once kept the old certificate, in one of ten or so."""
 
@@ -173,7 +178,7 @@ def test_a_member_shows_each_new_certificate_to_others_without_a_restart(tmp_pat
                 before = first.show()
                 issuer.issue("zookeeper", "zookeeper-1")
                 write_server_files(issuer.folder / "zookeeper-zookeeper-1", first.data_dir)
-                await wait_for(lambda old=before: first.show() != old, rest_s=0.02)
+                await wait_for(partial(shows_another, first, before), rest_s=0.02)
             assert await first.serves(), "it has lost the others over it"
 
     run(scenario())

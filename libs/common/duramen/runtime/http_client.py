@@ -20,7 +20,7 @@ import time
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from types import CodeType, FrameType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pyreqwest.client import Client, ClientBuilder
 from pyreqwest.exceptions import DetailedPyreqwestError, PyreqwestError
@@ -29,14 +29,12 @@ from pyreqwest.response import BaseResponse
 
 from duramen.limits import FRAME_BYTES_MAX
 from duramen.runtime.identity.names import Identity
-from duramen.runtime.security.door import IDENTITY_HEADER, TIME_HEADER
-from duramen.runtime.security.process_security import (
-    SECURE_SCHEME,
-    NotKnownError,
-    ProcessSecurity,
-)
+from duramen.runtime.security.peers import SECURE_SCHEME, NotKnownError
 from duramen.units import MIB, MS, SECOND
-from duramen.wire.frame import RETRY_AFTER_HEADER
+from duramen.wire.frame import IDENTITY_HEADER, RETRY_AFTER_HEADER, TIME_HEADER
+
+if TYPE_CHECKING:
+    from duramen.runtime.security.process_security import ProcessSecurity
 
 _CONNECT_TIMEOUT: Final = timedelta(seconds=1)
 _KEEP_ALIVE: Final = timedelta(seconds=2)

@@ -47,13 +47,18 @@ from duramen.runtime.edge.gated import GatedApp, encode_refusal, read_head
 from duramen.runtime.identity.names import Identity
 from duramen.runtime.public.calls import find_bodies
 from duramen.runtime.security.admin_door import AdminDoor
-from duramen.runtime.security.door import IDENTITY_HEADER, Door, NotAdmittedError
+from duramen.runtime.security.door import Door, NotAdmittedError
 from duramen.runtime.security.permitted_roles import Roles
 from duramen.runtime.security.process_security import ProcessSecurity
 from duramen.runtime.security.public_certificate import PublicCertificate
 from duramen.units import SECOND
 from duramen.wire.edge.gate import Bodies, Gate
-from duramen.wire.frame import FRAME_BYTES_HARD_MAX, RETRY_AFTER_HEADER, FrameError
+from duramen.wire.frame import (
+    FRAME_BYTES_HARD_MAX,
+    IDENTITY_HEADER,
+    RETRY_AFTER_HEADER,
+    FrameError,
+)
 
 _SHUT: Final = Gate()
 _LIMITS: Final = ServerLimits()

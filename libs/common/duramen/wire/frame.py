@@ -37,6 +37,12 @@ FRAME_BYTES_HARD_MAX: Final = FRAME_BYTES_MAX + ENTRY_BYTES_MAX
 RETRY_AFTER_HEADER: Final = "duramen-retry-after-ms"
 """Of a 503: the server was overloaded, nothing was done, ask again after so many milliseconds."""
 
+IDENTITY_HEADER: Final = "duramen-identity"
+"""Who calls, and whom: docs/protocol/identity.md "The caller's header"."""
+
+TIME_HEADER: Final = "duramen-time"
+"""Seconds since 1970 of who refuses a caller's header for its time."""
+
 _HEAD: Final = struct.Struct("<4sBBHI16sI")
 _CRC: Final = struct.Struct("<I")
 

@@ -35,8 +35,8 @@ from duramen.runtime.credentials.principals import CredentialRefusedError, Nothi
 from duramen.runtime.edge.coded_bodies import drop_rest
 from duramen.runtime.identity.callers import TooManyHeadersError
 from duramen.runtime.public.calls import On
-from duramen.runtime.security.door import IDENTITY_HEADER
 from duramen.runtime.security.refusals import Refusals
+from duramen.wire.frame import IDENTITY_HEADER
 
 REQUEST_HEADER: Final = REQUEST_KEY.encode()
 

@@ -52,13 +52,14 @@ from duramen.runtime.public.peers import PeerOrder
 from duramen.runtime.registry import Roster
 from duramen.runtime.rest import announced_bytes, read_body
 from duramen.runtime.role import ServiceOptions
-from duramen.runtime.security.door import IDENTITY_HEADER
-from duramen.runtime.security.process_security import SECURE_SCHEME, ProcessSecurity, learn_role
+from duramen.runtime.security.peers import SECURE_SCHEME
+from duramen.runtime.security.process_security import ProcessSecurity, learn_role
 from duramen.runtime.security.public_certificate import PublicCertificate
 from duramen.runtime.stores.metadata_store import MetadataStore
 from duramen.texts import check_log_name, check_namespace
 from duramen.units import KIB, MIB
 from duramen.wire.edge.gate import is_here
+from duramen.wire.frame import IDENTITY_HEADER
 
 _LOG = logging.getLogger(__name__)
 

@@ -23,7 +23,8 @@ from duramen.runtime.http_client import (
     close_client,
     translate,
 )
-from duramen.runtime.security.process_security import SECURE_SCHEME, ProcessSecurity
+from duramen.runtime.security.peers import SECURE_SCHEME
+from duramen.runtime.security.process_security import ProcessSecurity
 
 _CONNECT_TIMEOUT: Final = timedelta(seconds=1)
 

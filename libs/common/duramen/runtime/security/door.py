@@ -20,11 +20,7 @@ from duramen.runtime.identity.header import CallerRefusedError
 from duramen.runtime.identity.names import Identity
 from duramen.runtime.security.permitted_roles import Roles
 from duramen.runtime.security.refusals import Refusals
-from duramen.wire.frame import RETRY_AFTER_HEADER
-
-IDENTITY_HEADER: Final = "duramen-identity"
-TIME_HEADER: Final = "duramen-time"
-"""Seconds since 1970 of who refuses a header for its time."""
+from duramen.wire.frame import RETRY_AFTER_HEADER, TIME_HEADER
 
 _RETRY_AFTER_MS: Final = 1_000
 

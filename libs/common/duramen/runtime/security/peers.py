@@ -17,10 +17,15 @@ from typing import Any, Final
 
 from duramen.runtime.identity.names import Identity, InvalidIdentityError, Role, make_identity
 
+SECURE_SCHEME: Final = "https://"
 HEARD_COUNT_MAX: Final = 4_096
 
 Learn = Callable[[Mapping[str, Mapping[str, Any]]], None]
 """Takes the nodes of one role as they are registered now, name → fields, the oldest first."""
+
+
+class NotKnownError(Exception):
+    """Nobody is registered at a URL, so nobody can be named as the receiver of a call."""
 
 
 class PeerNames:

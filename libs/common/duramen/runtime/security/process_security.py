@@ -39,18 +39,13 @@ from duramen.runtime.security.held_identity import (
     notify_all,
     read_expected,
 )
-from duramen.runtime.security.peers import Learn, PeerNames
+from duramen.runtime.security.peers import SECURE_SCHEME, Learn, NotKnownError, PeerNames
 from duramen.runtime.security.permitted_roles import Roles
 from duramen.runtime.security.private_copies import PrivateCopies, ServerFiles
 from duramen.runtime.security.tls_contexts import make_admin_context
 
-SECURE_SCHEME: Final = "https://"
 _TIME_DIGITS: Final = 12
 _ROLE_OF: Final = {"/b/": Role.BOOKIE, "/s/": Role.SEQUENCER}
-
-
-class NotKnownError(Exception):
-    """Nobody is registered at a URL, so nobody can be named as the receiver of a call."""
 
 
 class ProcessSecurity:
