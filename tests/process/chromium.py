@@ -99,11 +99,12 @@ class Chromium:
 
 
 @contextlib.contextmanager
-def running_chromium(folder: Path, hosts: Mapping[str, str]) -> Iterator[Chromium]:
+def running_chromium(folder: Path, hosts: Mapping[str, str], *flags: str) -> Iterator[Chromium]:
     """A browser for which these names have these addresses; `folder` is its profile."""
     rules = ", ".join(f"MAP {name} {address}" for name, address in hosts.items())
     command = [
         find_chromium(), *_FLAGS, f"--user-data-dir={folder}", f"--host-resolver-rules={rules}",
+        *flags,
     ]  # fmt: skip
     its_in, asked = os.pipe()
     told, its_out = os.pipe()

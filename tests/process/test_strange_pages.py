@@ -1,7 +1,8 @@
 """No page that a browser shows can act on a cluster on this machine, or read from it; its own can.
 
-One cluster. First every route of every port, as its own documents list them, is asked as a stranger
-would: a route that is made later is asked, too. Then a real browser opens a stranger's page whose
+One cluster that asks who calls, and one that does not. First every route of every port, as its own
+documents list them, is asked as a stranger would whose browser shows all that the cluster's owner
+has: a route that is made later is asked, too. Then a real browser opens a stranger's page whose
 script tries all it can, and pages that may: the cluster's own, and one of an origin that was named.
 
 The decision is `tests/unit/test_gate.py`'s. Source: ADR 0025, docs/protocol/rest.md.
@@ -63,46 +64,61 @@ class Site(NamedTuple):
     cluster: LocalCluster
     origin: str
     folder: Path
+    is_secure: bool
+
+    def open_http(self) -> httpx.Client:
+        """As the owner of the cluster, at every port."""
+        shown = {}
+        if self.is_secure:
+            token = (self.cluster.folder / "token").read_text().strip()
+            shown = {"authorization": f"Bearer {token}"}
+        trusted = self.cluster.trust_admin_ports()
+        return httpx.Client(timeout=20, trust_env=False, verify=trusted, headers=shown)
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+@pytest.fixture(scope="module", params=["none", "on"])
+def site(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("site")
     data = tmp_path_factory.mktemp("cluster") / "data"
+    flags = (*NAMED, "--security", request.param)
     with (
         serving(folder) as origin,
-        running_cluster(data, *NAMED, "--cors-origin", origin) as cluster,
+        running_cluster(data, *flags, "--cors-origin", origin) as cluster,
     ):
+        opened = Site(cluster, origin, folder, request.param == "on")
         run(create_log(cluster, "kept", {}))
         write = cluster.state()["write_url"]
         append = {"records": [{"body": "kept"}, {"body": "as it was"}]}
-        httpx.post(write + RECORDS, json=append, timeout=20).raise_for_status()
+        with opened.open_http() as http:
+            http.post(write + RECORDS, json=append).raise_for_status()
         (folder / "empty.html").write_text("<!doctype html><title>page</title>", encoding="utf-8")
         write_page(folder, write_url=write, read_url=cluster.state()["read_url"])
-        yield Site(cluster, origin, folder)
+        yield opened
 
 
 def list_services(cluster: LocalCluster) -> list[dict[str, Any]]:
     return [p for p in cluster.state()["processes"] if p["role"] != "zookeeper"]
 
 
-def list_routes(cluster: LocalCluster) -> list[Route]:
+def list_routes(cluster: LocalCluster, http: httpx.Client) -> list[Route]:
     """Every route of every port of every process."""
     found = []
     for process in list_services(cluster):
         admin, data = process["admin_url"], process["data_url"]
         found += [Route("GET", admin + path, Bodies.JSON) for path in HIDDEN]
-        found += read_document(admin, "/openapi.json", is_public=False)
+        found += read_document(http, admin, "/openapi.json", is_public=False)
         if process["role"] in DATA_PATHS:
             paths = DATA_PATHS[process["role"]]
             found += [Route("POST", data + path, Bodies.FRAMES) for path in paths]
         else:
-            found += read_document(data, "/v1/openapi.json", is_public=True)
+            found += read_document(http, data, "/v1/openapi.json", is_public=True)
     return found
 
 
-def read_document(url: str, path: str, *, is_public: bool) -> list[Route]:
-    document = httpx.get(url + path, timeout=20).raise_for_status().json()
+def read_document(http: httpx.Client, url: str, path: str, *, is_public: bool) -> list[Route]:
+    document = http.get(url + path).raise_for_status().json()
     return [
         Route(method.upper(), url + filled, find_bodies(filled) if is_public else Bodies.JSON)
         for template, calls in document["paths"].items()
@@ -112,29 +128,39 @@ def read_document(url: str, path: str, *, is_public: bool) -> list[Route]:
     ]
 
 
-def take_stock(cluster: LocalCluster) -> dict[str, Any]:
+def take_stock(site: Site) -> dict[str, Any]:
     """What a stranger could have changed."""
-    state = cluster.state()
-    read = httpx.get(state["read_url"] + RECORDS, timeout=20).raise_for_status().json()
-    shown = httpx.get(state["write_url"] + LOG, timeout=20).raise_for_status().json()
-    segments = httpx.get(f"{state['read_url']}{LOG}/segments", timeout=20).raise_for_status()
-    bookies = next(p["admin_url"] for p in list_services(cluster) if p["role"] == "writeproxy")
-    rows = httpx.get(f"{bookies}/v1/cluster/bookies", timeout=20).raise_for_status().json()
+    state = site.cluster.state()
+    bookies = next(p["admin_url"] for p in list_services(site.cluster) if p["role"] == "writeproxy")
+    urls = {
+        "read": state["read_url"] + RECORDS,
+        "shown": state["write_url"] + LOG,
+        "segments": f"{state['read_url']}{LOG}/segments",
+        "rows": f"{bookies}/v1/cluster/bookies",
+        "grants": f"{state['write_url']}/v1/grants?scope=default",
+        "tokens": f"{state['write_url']}/v1/access-tokens",
+    }
+    if not site.is_secure:
+        del urls["grants"], urls["tokens"]  # which nobody may see there
+    with site.open_http() as http:
+        found = {name: http.get(url).raise_for_status().json() for name, url in urls.items()}
     return {
-        "records": [record["body"] for record in read["records"]],
-        "log": shown,
-        "epochs": [segment["epoch"] for segment in segments.json()["segments"]],
-        "drained": re.findall(r"drain\w*", json.dumps(rows)),
+        "records": [record["body"] for record in found["read"]["records"]],
+        "log": found["shown"],
+        "epochs": [segment["epoch"] for segment in found["segments"]["segments"]],
+        "drained": re.findall(r"drain\w*", json.dumps(found["rows"])),
+        "rights": (found.get("grants"), found.get("tokens")),
         "pids": {process["id"]: process["pid"] for process in state["processes"]},
     }
 
 
 def test_no_route_of_any_port_is_open_to_a_stranger(site: Site) -> None:
-    before = take_stock(site.cluster)
-    routes = list_routes(site.cluster)
+    before = take_stock(site)
+    with site.open_http() as http:
+        routes = list_routes(site.cluster, http)
     changes = [route for route in routes if route.method != "GET"]
     assert len(changes) > 50 and len(routes) > len(changes) + 80, "or the documents are not whole"
-    with httpx.Client(timeout=20, trust_env=False) as http:
+    with site.open_http() as http:
         for route in routes:
             for name, (headers, status) in STRANGE.items():
                 answer = http.request(route.method, route.url, headers=headers)
@@ -146,12 +172,12 @@ def test_no_route_of_any_port_is_open_to_a_stranger(site: Site) -> None:
                 headers = {} if media is None else {"content-type": media}
                 answer = http.request(route.method, route.url, content=b"{}", headers=headers)
                 assert answer.status_code == 415, (media, route)
-    assert take_stock(site.cluster) == before
+    assert take_stock(site) == before
 
 
 def test_who_is_no_page_is_served_as_ever(site: Site) -> None:
     """Probes and Prometheus by an address, people by `localhost` or a name that was given."""
-    with httpx.Client(timeout=20, trust_env=False) as http:
+    with site.open_http() as http:
         for process in list_services(site.cluster):
             port = httpx.URL(process["admin_url"]).port
             for host in ("127.0.0.1", "10.20.30.40", "[fd00::7]", "localhost", "logs.example.org"):
@@ -169,7 +195,8 @@ const bodies = ["", "{}", '{"to":"tail"}', '{"token":"mine"}', '{"is_on":true}']
 let sent = 0;
 async function attack(url, body, type) {
   const blob = new Blob([body], type === null ? {} : { type });
-  const asked = { method: "POST", mode: "no-cors", credentials: "include", body: blob };
+  const signal = AbortSignal.timeout(1000);
+  const asked = { method: "POST", mode: "no-cors", credentials: "include", body: blob, signal };
   try { await fetch(url, asked); sent++; } catch (error) { /* held back, or not answered */ }
 }
 for (const url of targets) {
@@ -179,7 +206,9 @@ for (const url of targets) {
 // What asks first, and what a page without scripts can do.
 for (const url of targets) {
   for (const method of ["PUT", "PATCH", "DELETE"]) {
-    const asked = { method, body: "{}", headers: { "content-type": "application/json" } };
+    const signal = AbortSignal.timeout(1000);
+    const headers = { "content-type": "application/json" };
+    const asked = { method, body: "{}", headers, signal };
     try { await fetch(url, asked); } catch (error) { /* as it should be */ }
   }
   const frame = document.createElement("iframe");
@@ -188,7 +217,8 @@ for (const url of targets) {
   const form = document.createElement("form");
   Object.assign(form, { action: url, method: "post", enctype: "text/plain", target: "hidden" });
   document.body.append(form);
-  const loaded = new Promise((resolve) => { frame.onload = resolve; });
+  // It asks its user for a certificate where a port wants one, and nobody answers.
+  const loaded = new Promise((resolve) => { frame.onload = resolve; setTimeout(resolve, 500); });
   form.submit();
   await loaded;
   frame.remove();
@@ -205,7 +235,8 @@ return { sent, seen };
 def browser(tmp_path: Path, site: Site) -> Iterator[Chromium]:
     find_chromium()
     hosts = {STRANGER: "127.0.0.1", "rebound.example": "127.0.0.1"}
-    with running_chromium(tmp_path / "profile", hosts) as started:
+    # Its owner may have told it to trust the cluster's CA.
+    with running_chromium(tmp_path / "profile", hosts, "--ignore-certificate-errors") as started:
         yield started
 
 
@@ -227,8 +258,10 @@ def list_targets(cluster: LocalCluster) -> list[str]:
 
 
 def test_a_strangers_page_changes_nothing_and_reads_nothing(site: Site, browser: Chromium) -> None:
-    before = take_stock(site.cluster)
-    targets = list_targets(site.cluster)
+    before = take_stock(site)
+    with site.open_http() as http:
+        changes = [r.url for r in list_routes(site.cluster, http) if r.method != "GET"]
+    targets = list(dict.fromkeys([*list_targets(site.cluster), *changes]))
     readable = [site.cluster.state()["read_url"] + RECORDS]
     readable += [p["admin_url"] + "/v1/config" for p in list_services(site.cluster)]
     browser.open(f"{site.origin.replace('localhost', STRANGER)}/empty.html")
@@ -236,7 +269,7 @@ def test_a_strangers_page_changes_nothing_and_reads_nothing(site: Site, browser:
     told = browser.run(known + ATTACK)
     assert told["sent"] > len(targets), "the browser holds nothing back: requests were sent"
     assert told["seen"] == []
-    assert take_stock(site.cluster) == before
+    assert take_stock(site) == before
 
 
 def test_a_name_that_resolves_to_us_shows_nothing(site: Site, browser: Chromium) -> None:
@@ -252,6 +285,10 @@ def test_a_name_that_resolves_to_us_shows_nothing(site: Site, browser: Chromium)
 def test_pages_that_may_go_on_working(site: Site, browser: Chromium) -> None:
     """The admin port's own, and that of the browser's quick start."""
     admin = site.cluster.process("sequencer-0")["admin_url"]
+    if site.is_secure:  # its browser has no certificate, so it is nobody
+        browser.open(f"{admin}/docs")
+        assert "unauthenticated" in browser.run("return document.body.innerText")
+        return
     for own in (admin, admin.replace("127.0.0.1", "localhost")):
         browser.open(f"{own}/docs")
         assert "/v1/retention" in browser.run("return document.body.innerText")
