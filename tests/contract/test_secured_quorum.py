@@ -9,6 +9,7 @@ import socket
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -60,6 +61,9 @@ class Member:
         if self._process is not None:
             self._process.kill()
             self._process.wait()
+
+    def shows_another(self, before: bytes | None) -> bool:
+        return self.show() != before
 
     def show(self) -> bytes | None:
         """The certificate that it shows to other members."""
@@ -173,7 +177,7 @@ def test_a_member_shows_each_new_certificate_to_others_without_a_restart(tmp_pat
                 before = first.show()
                 issuer.issue("zookeeper", "zookeeper-1")
                 write_server_files(issuer.folder / "zookeeper-zookeeper-1", first.data_dir)
-                await wait_for(lambda old=before: first.show() != old, rest_s=0.02)
+                await wait_for(partial(first.shows_another, before), rest_s=0.02)
             assert await first.serves(), "it has lost the others over it"
 
     run(scenario())
