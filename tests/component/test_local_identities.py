@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from duramen.client.credentials.local_cluster import OPERATOR_FOLDER, WRITER_FOLDER
 from duramen.cluster import local_identities
 from duramen.cluster.layout import ClusterSize, ProcessPlan, plan_cluster
 from duramen.cluster.local_identities import LocalIdentities
@@ -75,7 +76,7 @@ def _run_before(folder: Path, *uuids: str) -> None:
 
 def read_issuers(identities: LocalIdentities, plans: list[ProcessPlan]) -> set[tuple[str, ...]]:
     """Who issued, and who is trusted, over all folders."""
-    names = [*(one.node_id for one in plans), identities.operator_folder.name]
+    names = [*(one.node_id for one in plans), OPERATOR_FOLDER.name, WRITER_FOLDER.name]
     held = [read_folder(identities.folder_of(name), read_time()) for name in names]
     return {(str(find_issuer(one.leaf, one.bundle)), *list_anchors(one.bundle)) for one in held}
 
@@ -131,6 +132,8 @@ def test_the_ca_is_of_the_cluster_that_ran_without_identities(tmp_path: Path) ->
     assert read_folder(identities.folder_of("bookie-0"), read_time()).identity.domain == DOMAIN
     operator = read_folder(identities.operator_folder, read_time()).identity
     assert str(operator) == f"spiffe://{DOMAIN}/operator/local"
+    writer = read_folder(tmp_path / WRITER_FOLDER, read_time()).identity
+    assert str(writer) == f"spiffe://{DOMAIN}/corewriter/local"
 
 
 @pytest.mark.parametrize("uuids", [(), (DOMAIN, "f" * 32), ("no uuid",)])

@@ -36,7 +36,7 @@ COUNT = 200
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    folder = tmp_path_factory.mktemp("secured") / "c"
+    folder = tmp_path_factory.mktemp("secured") / ".duramen"
     with running_cluster(folder, "--security", "on", "--no-restart") as started:
         yield started
 
@@ -107,6 +107,22 @@ def test_a_writer_and_a_reader_work_and_take_what_is_renewed(cluster: LocalClust
         await client.post_json(url, {"records": [{"body": "last"}]})
         await client.close()
 
+    run(scenario())
+
+
+def test_a_program_beside_a_local_cluster_is_given_its_writer(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        await create_log(cluster, "near", {})
+        zookeeper = cluster.state()["zookeeper"]
+        async with CoreClient(zookeeper) as core, core.open_log("default", "near") as log:
+            assert (await log.append(b"one")).start == 0
+        with pytest.raises(DuramenError, match="speaks TLS and asks who connects"):
+            async with CoreClient(zookeeper.replace("127.0.0.1", "localhost")):
+                pass
+
+    monkeypatch.chdir(cluster.folder.parent)
     run(scenario())
 
 

@@ -21,6 +21,7 @@ from duramen.client.core.own_identity import check_may_own, open_security
 from duramen.client.core.owned_log import APPEND_TIMEOUT_S, OPEN_TIMEOUT_S, OwnedLog
 from duramen.client.core.parts import make_owning, make_reading
 from duramen.client.core.read_log import ReadLog
+from duramen.client.credentials.local_cluster import find_local_writer
 from duramen.core.placement.node_states import ListChange
 from duramen.core.reading.replica_order import Place
 from duramen.errors import DuramenError
@@ -57,7 +58,8 @@ class CoreClient:
             read (`cold_store_unavailable`).
         identity: folder of an identity of the role `corewriter`, or `corereader` for who only
             reads, where ZooKeeper and bookies ask who calls (`duramen ca issue`); looked at every
-            2 s, so that what is renewed counts. None: they ask nobody.
+            2 s, so that what is renewed counts. None: that of the local cluster in `.duramen`, if
+            this is its ZooKeeper and it has one; else they ask nobody.
         store: in the place of ZooKeeper, for tests.
 
     Raises:
@@ -80,7 +82,7 @@ class CoreClient:
     ) -> None:
         self.writer_id = f"core-{name or socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._zookeeper = zookeeper
-        folder = None if identity is None else Path(identity)
+        folder = find_local_writer(zookeeper) if identity is None else Path(identity)
         self._security = None if folder is None else open_security(folder, self._on_identity_ended)
         self._store = store or ZooKeeperStore(
             zookeeper, session_timeout_s=session_timeout_s, identity_dir=folder
