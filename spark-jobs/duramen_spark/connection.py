@@ -18,6 +18,7 @@ from duramen.cli.shell.waiting import report_waiting
 from duramen.core.log_node import LogNode
 from duramen.errors import DuramenError
 from duramen.runtime.cold import ColdStore, open_cold_store
+from duramen.runtime.security.process_security import ProcessSecurity
 from duramen.runtime.stores.metadata_store import MetadataError, MetadataStore, Rejected
 from duramen.wire.metadata_json import MetadataJsonError, Paths
 from duramen_spark.archive.bookie_source import BookieSource
@@ -27,7 +28,8 @@ from duramen_spark.places import ClusterPlace
 
 
 class Connection(NamedTuple):
-    """What a job works with; `uuid` is the cluster's, `store_url` what tasks open the store by."""
+    """What a job works with; `uuid` is the cluster's, `store_url` what tasks open the store by, and
+    `security` as whom it calls, None where nobody asks."""
 
     metadata: MetadataStore
     paths: Paths
@@ -36,6 +38,7 @@ class Connection(NamedTuple):
     store: ColdStore
     store_url: str
     uuid: str
+    security: ProcessSecurity | None = None
 
 
 @asynccontextmanager
@@ -60,7 +63,9 @@ async def connect(place: ClusterPlace) -> AsyncIterator[Connection]:
             detail = f"{place.zookeeper} knows no cluster {place.cluster!r}"
             raise DuramenError("metadata_unavailable", detail)
         async with source:
-            yield Connection(metadata, paths, nodes, source, store, place.cold_store, uuid)
+            yield Connection(
+                metadata, paths, nodes, source, store, place.cold_store, uuid, source.security
+            )
     except Rejected as error:
         raise UsageError(str(error)) from None
     except MetadataError as error:

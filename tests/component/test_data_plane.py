@@ -22,6 +22,8 @@ from duramen.core.status import BookieStatus
 from duramen.ids import NOTHING, EntryId, Epoch, Incarnation, LedgerId, LogId, ledger_of
 from duramen.limits import READ_QUEUE_WAIT_MAX_US
 from duramen.runtime.http_server import Reply
+from duramen.runtime.identity.names import Role, make_identity
+from duramen.runtime.security.permitted_roles import BOOKIE_PATHS
 from duramen.runtime.stores.metadata_store import MetadataError, Unavailable
 from duramen.wire import bookie_calls as calls
 from duramen.wire.bookie_calls import (
@@ -49,6 +51,7 @@ from tests.component.request_classes import (
     SMALL,
     TAIL,
 )
+from tests.unit.identities import DOMAIN
 from tests.waiting import wait_for
 
 OK = BookieStatus.OK
@@ -550,5 +553,27 @@ def test_a_client_that_goes_away_gives_its_room_back() -> None:
         world.storage.gate.set()
         assert (await world.read(span(9)))[0].status is OK
         assert len(world.storage.begun) == 3
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("role", sorted(BOOKIE_PATHS["/b/lac"]))
+def test_who_only_asks_for_a_lac_writes_none(role: Role) -> None:
+    async def scenario(world: World) -> None:
+        async def send(*updates: LacUpdate) -> Reply:
+            body = calls.pack_lacs(LIFE, updates)
+            return Reply(*await world.plane.handle("/b/lac", body, ALICE, caller))
+
+        caller = make_identity(DOMAIN, role, "one")
+        ask = LacUpdate(LEDGER, NOTHING, is_write=False)
+        writing = asyncio.create_task(send(ask, LacUpdate(LEDGER, EntryId(200), is_write=True)))
+        may_write = role in ("sequencer", "corewriter")
+        if may_write:
+            await wait_for(lambda: len(world.storage.queued) == 1)
+            world.sync()
+        assert (await writing).status == (200 if may_write else 403)
+        asked = await send(ask)
+        (marks,) = calls.parse_marks(asked.body, b"DLCR")
+        assert (asked.status, marks.lac) == (200, 200 if may_write else 98)
 
     run(scenario)

@@ -34,7 +34,7 @@ def make_servers(seen: list[bytes]) -> dict[str, Callable[[], Servers]]:
         seen.append(await request.body())
         return "taken"
 
-    async def handle(_path: str, body: bytes, _peer: object) -> Answer:
+    async def handle(_path: str, body: bytes, *_peer: object) -> Answer:
         seen.append(body)
         return 200, "text/plain", b"taken"
 

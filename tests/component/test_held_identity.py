@@ -193,7 +193,7 @@ def test_what_fails_at_a_change_is_tried_again(tmp_path: Path) -> None:
 
 
 def test_looks_come_by_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("duramen.runtime.security.held_identity.LOOK_S", 0.01)
+    monkeypatch.setattr("duramen.runtime.identity.folder_watch.LOOK_S", 0.01)
     world = IssuingWorld(tmp_path)
     watching = Watching(world.server)
 

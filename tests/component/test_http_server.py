@@ -277,7 +277,8 @@ def test_connections_above_the_limit_wait_until_one_closes() -> None:
 
 def test_a_refusal_for_overload_promises_that_nothing_was_done() -> None:
     async def scenario() -> None:
-        async def refuse(path: str, _body: bytes, peer: str) -> Answer:
+        async def refuse(path: str, _body: bytes, peer: str, caller: object) -> Answer:
+            assert caller is None
             assert peer.startswith("127.0.0.1:")
             if path == "/full":
                 return refuse_overloaded("full", 1_500)

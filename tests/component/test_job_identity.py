@@ -20,7 +20,7 @@ def test_a_job_calls_as_an_archive_or_an_operator_and_as_nobody_else(tmp_path: P
     for role in ("archive", "operator"):
         folder = world.issue(role, f"{role}-0")
         assert open_security(str(folder)).identity.role == role
-    for folder in (world.server, world.issue("client", "ann")):
+    for folder in (world.server, world.issue("client", "ann"), world.issue("corewriter", "app")):
         with pytest.raises(IdentityError, match="ca issue CA archive NAME"):
             open_security(str(folder))
     with pytest.raises(IdentityError, match=r"tls\.key is missing"):

@@ -19,7 +19,9 @@ from duramen.client.credentials.local_cluster import (
     CURL_FILE,
     OPERATOR_FOLDER,
     TOKEN_FILE,
+    WRITER_FOLDER,
     find_local_credential,
+    find_local_writer,
     format_curl_config,
     keep_local_access,
 )
@@ -181,6 +183,19 @@ def test_a_token_that_cannot_be_kept_is_told_and_tried_again(
         assert len(tried) == count, "nobody tries any more"
 
     run(main)
+
+
+def test_the_core_library_finds_its_identity_by_the_clusters_zookeeper(tmp_path: Path) -> None:
+    file, writer = tmp_path / "cluster.json", tmp_path / WRITER_FOLDER
+    assert find_local_writer("zk:1", tmp_path) is None
+    for content in ("", "[]", "{}", '{"zookeeper": "zk:2"}'):
+        file.write_text(content)
+        writer.mkdir(parents=True, exist_ok=True)
+        assert find_local_writer("zk:1", tmp_path) is None, content
+    file.write_text('{"zookeeper": "zk:1"}')
+    assert find_local_writer("zk:1", tmp_path) == writer
+    writer.rmdir()
+    assert find_local_writer("zk:1", tmp_path) is None, "it asks nobody"
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")

@@ -13,16 +13,17 @@ from pathlib import Path
 
 import pytest
 
+from duramen.client.credentials.local_cluster import OPERATOR_FOLDER, WRITER_FOLDER
 from duramen.cluster import local_identities
 from duramen.cluster.layout import ClusterSize, ProcessPlan, plan_cluster
 from duramen.cluster.local_identities import LocalIdentities
+from duramen.runtime.identity import folder_watch
 from duramen.runtime.identity.authority import begin_authority, open_authority
 from duramen.runtime.identity.certificates import LEAF_LIFE, find_issuer, list_anchors
 from duramen.runtime.identity.folder import read_folder
 from duramen.runtime.identity.generations import LINK
 from duramen.runtime.identity.names import IdentityError
 from duramen.runtime.identity.zookeeper_files import write_server_files
-from duramen.runtime.security import held_identity
 from tests.component.issuing_world import read_time
 from tests.pauses import let_pass
 from tests.unit.identities import DOMAIN
@@ -75,7 +76,7 @@ def _run_before(folder: Path, *uuids: str) -> None:
 
 def read_issuers(identities: LocalIdentities, plans: list[ProcessPlan]) -> set[tuple[str, ...]]:
     """Who issued, and who is trusted, over all folders."""
-    names = [*(one.node_id for one in plans), identities.operator_folder.name]
+    names = [*(one.node_id for one in plans), OPERATOR_FOLDER.name, WRITER_FOLDER.name]
     held = [read_folder(identities.folder_of(name), read_time()) for name in names]
     return {(str(find_issuer(one.leaf, one.bundle)), *list_anchors(one.bundle)) for one in held}
 
@@ -131,6 +132,8 @@ def test_the_ca_is_of_the_cluster_that_ran_without_identities(tmp_path: Path) ->
     assert read_folder(identities.folder_of("bookie-0"), read_time()).identity.domain == DOMAIN
     operator = read_folder(identities.operator_folder, read_time()).identity
     assert str(operator) == f"spiffe://{DOMAIN}/operator/local"
+    writer = read_folder(tmp_path / WRITER_FOLDER, read_time()).identity
+    assert str(writer) == f"spiffe://{DOMAIN}/corewriter/local"
 
 
 @pytest.mark.parametrize("uuids", [(), (DOMAIN, "f" * 32), ("no uuid",)])
@@ -166,7 +169,7 @@ def test_a_folder_that_cannot_be_written_keeps_no_other_from_its_identity(tmp_pa
 def test_what_zookeeper_shows_is_written_anew_and_what_fails_is_told_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(held_identity, "LOOK_S", 0.01)
+    monkeypatch.setattr(folder_watch, "LOOK_S", 0.01)
     monkeypatch.setattr(local_identities, "RENEWAL_LOOK_S", 0.01)
     plans, faults = plan(tmp_path), list[str]()
     identities = LocalIdentities(tmp_path)

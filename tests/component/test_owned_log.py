@@ -86,7 +86,7 @@ class Process:
         link = MetadataLink(self.store, PATHS, SequencerId(name), EMBEDDED_URL)
         self.owning = Owning(self.context, cast(Any, self.lanes), link, Stories())
         self.reading = make_reading(
-            self.store, PATHS, Place("", ""), 1 << 20, None, client=cast(Any, None)
+            self.store, PATHS, Place("", ""), 1 << 20, None, client=cast(Any, None), security=None
         )
         self.open_logs: dict[LogId, OwnedLog] = {}
         self.store.on_session(self.on_session)
@@ -281,6 +281,29 @@ def test_a_seal_ends_the_log_also_where_nothing_waits_and_nobody_else_has_it() -
         await log.__aexit__(KeyError, None, None)
         stored = one.world.tree.get(PATHS.log(LOG))
         assert stored is not None and read_log(stored.data).next_epoch == 2
+
+    play(scenario)
+
+
+def test_who_has_no_identity_any_more_sends_nothing_behind_what_was_sent() -> None:
+    async def scenario(one: Process) -> None:
+        log = await one.open_log().__aenter__()
+        await log.append(b"a")
+        one.lanes.is_holding = True
+        sent = log.append(b"b")
+        await wait_for(lambda: len(one.lanes.held) == 1)
+        log.on_identity_ended("its certificate has ended")
+        with pytest.raises(DuramenError, match="its certificate has ended") as caught:
+            _ = log.append(b"c")
+        assert caught.value.code == "unauthenticated"
+        with pytest.raises(Uncertain):
+            await sent
+        one.lanes.let_go()
+        await log.__aexit__(KeyError, None, None)
+        assert (await log.wait_ended()).code == "unauthenticated"
+        assert one.lanes.add_count == 2
+        async with one.open_log() as again:
+            await again.append(b"d")
 
     play(scenario)
 

@@ -279,7 +279,13 @@ _SEQUENCERS_NODES: Final = (
 
 @pytest.mark.parametrize(
     ("role", "name"),
-    [("bookie", "bookie-0"), ("readproxy", "r"), ("writeproxy", "w"), ("zookeeper", "z")],
+    [
+        ("bookie", "bookie-0"),
+        ("readproxy", "r"),
+        ("writeproxy", "w"),
+        ("zookeeper", "z"),
+        ("corereader", "c"),
+    ],
 )
 def test_who_is_no_sequencer_changes_no_log_name_or_segment(
     guarded: SecuredServer, role: str, name: str
@@ -356,6 +362,43 @@ def test_an_archive_marks_segments_and_changes_no_log(guarded: SecuredServer) ->
                 await store.set(PATHS.log(_LOG), b"{}", version=0)
             with pytest.raises(Rejected):
                 await store.delete(PATHS.segment(_LOG, _EPOCH), version=1)
+
+    run(scenario())
+
+
+def test_an_embedded_writer_changes_logs_that_are_there_and_nothing_else(
+    guarded: SecuredServer,
+) -> None:
+    async def scenario() -> None:
+        later = PATHS.segment(_LOG, Epoch(2))
+        owed = f"{PATHS.repair_owed}/77/bookie-0.{'0' * 32}"
+        async with guarded.opened("corewriter", "app") as store:
+            log = await store.get(PATHS.log(_LOG))
+            assert log is not None
+            await store.commit((
+                Set(PATHS.log(_LOG), b"{ }", log.version),
+                Create(later, b"{}"),
+                Create(PATHS.owner(_LOG), b"{}", ephemeral=True),
+            ))  # fmt: skip
+            await store.set(later, b"{ }", version=0)
+            await store.delete(PATHS.owner(_LOG), version=0)
+            await store.create(owed, b"{}", make_parents=True)
+            await store.set(owed, b"{ }", version=0)
+            for path in set(_SEQUENCERS_NODES) - {PATHS.log(_LOG), PATHS.segment(_LOG, _EPOCH)}:
+                with pytest.raises(Rejected):
+                    await store.set(path, b"{}", version=0)
+            for path in (later, PATHS.log(_LOG), owed, PATHS.name("shop", "orders")):
+                with pytest.raises(Rejected):
+                    await store.delete(path, version=1)
+            for path in (
+                PATHS.log(LogId(6)), PATHS.name("shop", "mine"), PATHS.grants, PATHS.auditor,
+                PATHS.access_tokens, f"{PATHS.sequencers}/app", PATHS.bookie("app"),
+                f"{PATHS.available}/app", f"{PATHS.write_proxies}/app", PATHS.maintenance,
+            ):  # fmt: skip
+                with pytest.raises(Rejected):
+                    await store.create(path, b"{}")
+        async with guarded.opened("sequencer", "sequencer-0") as store:
+            await store.delete(later, version=1)
 
     run(scenario())
 

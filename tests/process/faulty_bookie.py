@@ -14,6 +14,7 @@ import asyncio
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 from duramen_bookie.file_system import DiskUsage, PosixFileSystem
@@ -47,8 +48,8 @@ def _path_of(data_dir: str, fault: str) -> Path:
 
 
 def _make_handle(slow: Path) -> Callable[..., Awaitable[object]]:
-    async def handle(plane: DataPlane, path: str, body: bytes, peer: str) -> object:
-        answer = await _handle(plane, path, body, peer)
+    async def handle(plane: DataPlane, *call: Any) -> object:
+        answer = await _handle(plane, *call)
         if slow.exists():
             late = asyncio.get_running_loop().create_future()
             asyncio.get_running_loop().call_later(LATE_S, late.set_result, None)

@@ -20,6 +20,7 @@ OWNED = Face(
     has_examples=False,
     inner=frozenset({
         "on_bookies_changed", "on_broken", "on_fenced", "on_idle", "on_session", "on_lists_changed",
+        "on_identity_ended",
         "resubmit",
     }),
 )  # fmt: skip

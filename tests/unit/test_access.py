@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 
-from duramen.ids import BookieId, Incarnation, LogId, Member
+from duramen.ids import BookieId, Epoch, Incarnation, LogId, Member
 from duramen.runtime.identity.names import Role, make_identity
 from duramen.runtime.stores.access import CREATE, DELETE, READ, WRITE, find_rights, is_of_process
 from duramen.wire.metadata_json import Paths
@@ -30,6 +30,8 @@ _SAMPLES: Final[dict[str, Any]] = {
     "sequence": 9,
     "token_id": "a1",
 }
+_LOG: Final = LogId(_SAMPLES["log_id"])
+_OWED: Final = PATHS.owed(_SAMPLES["ledger_id"], _SAMPLES["member"])
 _REGISTERED: Final = {
     PATHS.available: Role.BOOKIE,
     PATHS.sequencers: Role.SEQUENCER,
@@ -46,6 +48,8 @@ def list_paths() -> list[str]:
             arguments = list(inspect.signature(method).parameters)
             found.append(method(*(_SAMPLES[argument] for argument in arguments)))
     found += [f"{parent}/{role}-0" for parent, role in _REGISTERED.items()]
+    found += [_OWED.rpartition("/")[0], PATHS.log(_LOG).rpartition("/")[0]]
+    found += [f"{PATHS.segment(_LOG, Epoch(3))}/below", f"{PATHS.log(_LOG)}/below/3", f"{_OWED}/b"]
     return [*found, "/", "/duramen", "/zookeeper", "/zookeeper/config", "/zookeeper/quota"]
 
 
@@ -84,6 +88,15 @@ _OTHERS: Final[dict[str, dict[str, int]]] = {
     "writeproxy": {PATHS.write_proxies: CREATE, f"{PATHS.write_proxies}/writeproxy-0": WRITE},
     "readproxy": {PATHS.read_proxies: CREATE, f"{PATHS.read_proxies}/readproxy-0": WRITE},
     "archive": {PATHS.segment(_SAMPLES["log_id"], _SAMPLES["epoch"]): WRITE},
+    "corewriter": {
+        PATHS.log(_LOG): CREATE | DELETE | WRITE,
+        PATHS.segments(_LOG): CREATE,
+        PATHS.segment(_LOG, _SAMPLES["epoch"]): WRITE,
+        PATHS.repair_owed: CREATE,
+        _OWED.rpartition("/")[0]: CREATE,
+        _OWED: WRITE,
+    },
+    "corereader": {},
     "zookeeper": {},
 }
 

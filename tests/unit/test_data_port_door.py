@@ -26,15 +26,15 @@ from tests.unit.identities import DOMAIN, NOW
 
 READERS: Final = {"sequencer", "readproxy", "archive", "operator"}
 MAY: Final = {
-    "/b/add": {"sequencer"},
-    "/b/seal": {"sequencer"},
-    "/b/lac": {"sequencer", "readproxy"},
-    "/b/read": READERS | {"bookie"},
+    "/b/add": {"sequencer", "corewriter", "operator"},
+    "/b/seal": {"sequencer", "corewriter"},
+    "/b/lac": {"sequencer", "readproxy", "corewriter", "corereader"},
+    "/b/read": READERS | {"bookie", "corewriter", "corereader"},
     "/b/inventory": READERS,
     "/b/pull": {"sequencer"},
     "/b/members": {"sequencer"},
     "/s/append": {"writeproxy"},
-    "/s/control": {"sequencer", "writeproxy", "readproxy"},
+    "/s/control": {"sequencer", "writeproxy", "readproxy", "corewriter", "corereader"},
     "/s/members": {"sequencer", "writeproxy", "bookie"},
 }
 PATHS: Final = {**BOOKIE_PATHS, **SEQUENCER_PATHS}
@@ -76,7 +76,8 @@ def test_what_clients_ask_for_comes_by_a_write_proxy(operation: str) -> None:
 def test_what_peers_and_readers_ask_a_sequencer_for() -> None:
     for operation in ("take", "owned", "hand_over", "config_changed", "report_state", "roll"):
         assert set(find_control_roles(operation)) == {"sequencer", "writeproxy"}
-    assert set(find_control_roles("report_tail")) == {"sequencer", "writeproxy", "readproxy"}
+    readers = {"readproxy", "corewriter", "corereader"}
+    assert set(find_control_roles("report_tail")) == {"sequencer", "writeproxy"} | readers
 
 
 def test_nobody_is_let_in_without_one_header_that_means_this_node() -> None:

@@ -16,8 +16,8 @@ final class Identities {
     static final String DOMAIN_PROPERTY = "zookeeper.duramen.domain";
     private static final Integer URI = 6;
     private static final Pattern FORM = Pattern.compile(
-            "spiffe://[0-9a-f]{32}/(bookie|sequencer|writeproxy|readproxy|zookeeper|operator|archive)"
-            + "/[A-Za-z0-9][A-Za-z0-9._-]{0,63}");
+            "spiffe://[0-9a-f]{32}/(bookie|sequencer|writeproxy|readproxy|zookeeper|operator|archive"
+            + "|corewriter|corereader)/[A-Za-z0-9][A-Za-z0-9._-]{0,63}");
 
     private Identities() {
     }

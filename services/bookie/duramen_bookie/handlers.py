@@ -38,9 +38,13 @@ from duramen.core.bookie.bookie_state import (
     StartTimer,
 )
 from duramen.core.status import BookieStatus
+from duramen.errors import DuramenError
 from duramen.ids import Epoch, Incarnation, LedgerId, LogId, is_log_id, log_of
 from duramen.limits import SEAL_PROOF_TIMEOUT_US
+from duramen.runtime.edge.gated import encode_refusal
 from duramen.runtime.http_server import Answer, refuse_overloaded
+from duramen.runtime.identity.names import Identity
+from duramen.runtime.security.permitted_roles import LAC_WRITERS
 from duramen.runtime.stores.metadata_store import MetadataError
 from duramen.units import SECOND
 from duramen.wire.bookie_calls import (
@@ -92,6 +96,7 @@ if TYPE_CHECKING:
 
 _FRAME: Final = "application/octet-stream"
 _TEXT: Final = "text/plain; charset=utf-8"
+_LAC_PATH: Final = "/b/lac"
 _PROOFS_RUNNING_MAX: Final = 64
 """Logs whose nodes may be read for seals at once."""
 
@@ -192,7 +197,7 @@ class DataPlane:
             "/b/add": self._begin_add,
             "/b/read": self._begin_read,
             "/b/seal": self._begin_seal,
-            "/b/lac": self._begin_lac,
+            _LAC_PATH: self._begin_lac,
         }
         self._on_client_waited: Callable[[int], None] = _ignore_wait
         self._hold_back: Callable[[int], Awaitable[None]] = _pass_at_once
@@ -237,8 +242,14 @@ class DataPlane:
         statuses: list[BookieStatus] = await self._wait(pending, list)
         return statuses
 
-    async def handle(self, path: str, body: bytes, peer: str) -> Answer:
-        """Answer one POST of a client, which is known by its address and port."""
+    async def handle(
+        self, path: str, body: bytes, peer: str, caller: Identity | None = None
+    ) -> Answer:
+        """Answer one POST of a client, which is known by its address and port.
+
+        Args:
+            caller: who it is, of a role that may call the path; None: nobody is asked.
+        """
         call = self._calls.get(path)
         if call is None:
             return 404, _TEXT, b"no such call"
@@ -246,6 +257,8 @@ class DataPlane:
             return 503, _TEXT, self._stopped.encode()
         self._request_counts[path] += 1
         try:
+            if path == _LAC_PATH and _writes_lac_unpermitted(body, caller):
+                return encode_refusal(DuramenError("forbidden", "this role may not write a LAC"))
             answering = call(body, peer)
             del body  # the journal has what is worth keeping; a long poll keeps nothing
             return 200, _FRAME, await answering
@@ -655,6 +668,13 @@ class DataPlane:
 
 def _count_bytes(result: ReadOutcome) -> int:
     return sum([len(entry) for answer in result.answers for _, entry in answer.entries])
+
+
+def _writes_lac_unpermitted(body: bytes, caller: Identity | None) -> bool:
+    """Whether a reader says what is acknowledged: it would show what a recovery may leave out."""
+    if caller is None or caller.role in LAC_WRITERS:
+        return False
+    return any(update.is_write for update in parse_lacs(body)[1])
 
 
 def _pack_marks(magic: bytes, marks: Sequence[MarksAnswer]) -> bytes:

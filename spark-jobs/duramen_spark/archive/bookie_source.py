@@ -65,6 +65,9 @@ class EntrySource(Protocol):
 class BookieSource:
     """The bookies of one cluster; `async with` connects and leaves.
 
+    Attributes:
+        security: as whom it calls; None: nobody asks.
+
     Raises:
         IdentityError: the address names a folder that holds no identity for this.
     """
@@ -72,13 +75,13 @@ class BookieSource:
     def __init__(self, address: ClusterAddress, store: MetadataStore | None = None) -> None:
         self._paths = Paths(address.cluster)
         self._owns_store = store is None
-        self._security = None if address.identity is None else open_security(address.identity)
+        self.security = None if address.identity is None else open_security(address.identity)
         self._store = store or open_store(address)
         here = Place(address.region, address.rack)
-        self._client = PeerClient(self._security)
+        self._client = PeerClient(self.security)
         self._bookies = Bookies(
             self._store, self._paths.available, here, SystemRandom(),
-            client=self._client, learn=learn_role(self._security, Role.BOOKIE),
+            client=self._client, learn=learn_role(self.security, Role.BOOKIE),
         )  # fmt: skip
         self._fetcher = RangeFetcher(self._bookies, EntryCache(_CACHE_BYTES))
 
@@ -91,8 +94,8 @@ class BookieSource:
         try:
             if self._owns_store:
                 await self._store.start()
-            if self._security is not None:
-                self._security.start()
+            if self.security is not None:
+                self.security.start()
             await self._bookies.start()
         except BaseException:
             await self._close()
@@ -112,8 +115,8 @@ class BookieSource:
     async def _close(self) -> None:
         if self._owns_store:
             await self._store.close()
-        if self._security is not None:
-            await self._security.stop()
+        if self.security is not None:
+            await self.security.stop()
 
     async def read_run(
         self, segment: SegmentBase, first: EntryId, last: EntryId, bytes_max: int

@@ -18,6 +18,7 @@ from duramen.cli.command import ExitCode, UsageError, print_json, say
 from duramen.config import LogConfig, parse_log_config
 from duramen.ids import LAST_LOG_ID, Epoch, LogId
 from duramen.runtime.cold import NotThere
+from duramen.runtime.identity.names import Role
 from duramen.texts import check_log_name, check_namespace
 from duramen.units import agree
 from duramen.wire.cold.rebuild import ColdDataError
@@ -58,11 +59,8 @@ def restore(
     if log_id is not None and not 0 < log_id <= LAST_LOG_ID:
         raise UsageError("--log-id is no log's")
 
-    found_place = find_place(place)
-    if found_place.identity is not None:
-        raise UsageError("this cluster asks who calls, and its bookies take no restored log yet")
-
     async def use(connection: Connection) -> Restored:
+        _check_identity(connection)
         cluster, store = source_cluster or connection.uuid, connection.store
         found = LogId(log_id) if log_id is not None else None
         if found is None:
@@ -82,7 +80,7 @@ def restore(
             return await work.run()
 
     try:
-        restored = run_connected(found_place, use)
+        restored = run_connected(find_place(place), use)
     except RestoreError as error:
         say(f"duramen-spark: not restored: {error}")
         return ExitCode.FAILED
@@ -98,6 +96,20 @@ def restore(
         counts = agree(f"{told['records']:,} records in {told['segments']} segments")
         print(f"{as_} {verb} {counts}, {told['first_seq_num']} to {told['next_seq_num']}")
     return ExitCode.OK
+
+
+def _check_identity(connection: Connection) -> None:
+    """See that who restores may make a log.
+
+    Raises:
+        UsageError: its identity may not.
+    """
+    security = connection.security
+    if security is not None and security.identity.role is not Role.OPERATOR:
+        raise UsageError(
+            f"{security.identity} makes no logs: give the folder of an operator with --identity "
+            f"(`duramen ca issue CA {Role.OPERATOR} NAME --out FOLDER`)"
+        )
 
 
 async def _find_config(connection: Connection, cluster: str, log_id: LogId) -> LogConfig:

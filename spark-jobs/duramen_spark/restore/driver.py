@@ -119,8 +119,8 @@ class Restore:
         self._name = name
         self._config = config
         self._on_progress = on_progress
-        self._client = client or PeerClient()
-        self._bookies = bookies or BookieClient()
+        self._client = client or PeerClient(connection.security)
+        self._bookies = bookies or BookieClient(connection.security)
 
     async def run(self) -> Restored:
         """Restore.

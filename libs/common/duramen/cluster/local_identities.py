@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
-from duramen.client.credentials.local_cluster import OPERATOR_FOLDER
+from duramen.client.credentials.local_cluster import OPERATOR_FOLDER, WRITER_FOLDER
 from duramen.cluster.layout import CLUSTER_NAME, HOST, ProcessPlan
 from duramen.runtime.cluster_node import find_cluster, wait_session
 from duramen.runtime.identity.authority import (
@@ -89,7 +89,7 @@ class LocalIdentities:
     # --- Before ZooKeeper runs -------------------------------------------------------------------
 
     def prepare(self, plans: Sequence[ProcessPlan]) -> None:
-        """Have an identity for each process, and one for whoever runs them.
+        """Have an identity for each process, for whoever runs them, and for the core library.
 
         Raises:
             IdentityError: the CA cannot be read, or it is not known of which cluster it has to be.
@@ -143,6 +143,8 @@ class LocalIdentities:
         }
         operator = make_identity(self._domain, Role.OPERATOR, _OPERATOR_NAME)
         wanted[OPERATOR_FOLDER.name] = operator
+        writer = make_identity(self._domain, Role.COREWRITER, _OPERATOR_NAME)
+        wanted[WRITER_FOLDER.name] = writer
         refusals: list[str] = []
         with open_authority(self._authority, now) as authority:
             held = {name: self._read(name, one, now) for name, one in wanted.items()}

@@ -80,7 +80,7 @@ Answer = tuple[int, str, bytes] | Reply
 DataHandler = Callable[[str, bytes, Identity | None], Awaitable[Answer]]
 """Takes the path and the body of a POST, and who calls; None: nobody is asked who it is."""
 
-PeerHandler = Callable[[str, bytes, str], Awaitable[Answer]]
+PeerHandler = Callable[[str, bytes, str, Identity | None], Awaitable[Answer]]
 """Takes the path and the body of a POST, and the address and port of who sent it."""
 
 
@@ -355,9 +355,9 @@ class PeerServer(_BodyServer):
         self._handler = handler
 
     def _answer(
-        self, scope: Any, body: bytes, protocol: Any, _caller: Identity | None
+        self, scope: Any, body: bytes, protocol: Any, caller: Identity | None
     ) -> Awaitable[Answer | None]:
-        return self._handler(scope.path, body, scope.client)
+        return self._handler(scope.path, body, scope.client, caller)
 
 
 class _Closing:

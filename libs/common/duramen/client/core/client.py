@@ -13,12 +13,15 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+from duramen.client.core.own_identity import check_may_own, open_security
 from duramen.client.core.owned_log import APPEND_TIMEOUT_S, OPEN_TIMEOUT_S, OwnedLog
 from duramen.client.core.parts import make_owning, make_reading
 from duramen.client.core.read_log import ReadLog
+from duramen.client.credentials.local_cluster import find_local_writer
 from duramen.core.placement.node_states import ListChange
 from duramen.core.reading.replica_order import Place
 from duramen.errors import DuramenError
@@ -26,6 +29,8 @@ from duramen.ids import BookieId, LogId
 from duramen.limits import ZOOKEEPER_SESSION_S
 from duramen.runtime.cluster_node import find_cluster
 from duramen.runtime.http_client import PeerClient
+from duramen.runtime.identity.names import IdentityError, Role
+from duramen.runtime.security.process_security import learn_role
 from duramen.runtime.sequencer.maintenance import Maintenance
 from duramen.runtime.sequencer.surveyor import Surveyor
 from duramen.runtime.stores.metadata_store import MetadataError, MetadataStore, SessionState
@@ -51,7 +56,14 @@ class CoreClient:
         cache_bytes: of entries that were read ahead; 32 MiB.
         cold_store: URL of the archive (`duramen[cold]`); None: what has left the bookies cannot be
             read (`cold_store_unavailable`).
+        identity: folder of an identity of the role `corewriter`, or `corereader` for who only
+            reads, where ZooKeeper and bookies ask who calls (`duramen ca issue`); looked at every
+            2 s, so that what is renewed counts. None: that of the local cluster in `.duramen`, if
+            this is its ZooKeeper and it has one; else they ask nobody.
         store: in the place of ZooKeeper, for tests.
+
+    Raises:
+        DuramenError: `invalid_argument`: the folder holds no such identity that is valid.
     """
 
     def __init__(
@@ -65,27 +77,33 @@ class CoreClient:
         session_timeout_s: float = ZOOKEEPER_SESSION_S,
         cache_bytes: int = CACHE_BYTES_DEFAULT,
         cold_store: str | None = None,
+        identity: str | Path | None = None,
         store: MetadataStore | None = None,
     ) -> None:
         self.writer_id = f"core-{name or socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._zookeeper = zookeeper
-        self._store = store or ZooKeeperStore(zookeeper, session_timeout_s=session_timeout_s)
+        folder = find_local_writer(zookeeper) if identity is None else Path(identity)
+        self._security = None if folder is None else open_security(folder, self._on_identity_ended)
+        self._store = store or ZooKeeperStore(
+            zookeeper, session_timeout_s=session_timeout_s, identity_dir=folder
+        )
         self._paths = Paths(cluster)
-        self._client = PeerClient()
+        self._client = PeerClient(self._security)
         self._open_logs: dict[LogId, OwnedLog] = {}
         self._owning = make_owning(
             self._store, self._paths, self.writer_id, self._client, self._find_url
         )
         self._owning.lanes.watch.on_lists_changed = self._on_lists_changed
         self._surveyor = Surveyor(
-            self._store, self._paths, self._owning.context, self._on_bookies_changed
-        )
+            self._store, self._paths, self._owning.context, self._on_bookies_changed,
+            learn=learn_role(self._security, Role.BOOKIE),
+        )  # fmt: skip
         self._maintenance = Maintenance(
             self._store, self._paths, self._on_maintenance, self._count_changing
         )
         self._reading = make_reading(
             self._store, self._paths, Place(region, rack), cache_bytes, cold_store,
-            client=self._client,
+            client=self._client, security=self._security,
         )  # fmt: skip
 
     async def __aenter__(self) -> Self:
@@ -95,6 +113,8 @@ class CoreClient:
             DuramenError: `metadata_unavailable`: ZooKeeper does not answer, or has no such cluster;
                 a retry by another `CoreClient` is safe.
         """
+        if self._security is not None:
+            self._security.start()
         try:
             await self._store.start()
             if await find_cluster(self._store, self._paths) is None:
@@ -104,7 +124,7 @@ class CoreClient:
             await self._surveyor.start()
             await self._maintenance.start()
             await self._reading.bookies.start()
-        except (MetadataError, MetadataJsonError) as error:
+        except (IdentityError, MetadataError, MetadataJsonError) as error:
             await self._stop()
             raise DuramenError("metadata_unavailable", f"{self._zookeeper}: {error}") from error
         except BaseException:
@@ -132,6 +152,8 @@ class CoreClient:
         await self._surveyor.stop()
         await self._store.close()
         await self._client.close()
+        if self._security is not None:
+            await self._security.stop()
 
     def log(self, namespace: str, name: str) -> ReadLog:
         """A log, to be read; asks nobody.
@@ -173,8 +195,10 @@ class CoreClient:
             An `OwnedLog`, not open yet.
 
         Raises:
-            DuramenError: `invalid_name`; a retry fails again.
+            DuramenError: `invalid_name`, or `forbidden`: the identity of this process only reads;
+                a retry fails again.
         """
+        check_may_own(self._security)
         return OwnedLog(
             self._owning,
             self._reading,
@@ -189,8 +213,8 @@ class CoreClient:
         """Count what waits and what was done in the process, and in its open logs.
 
         Returns:
-            `writer_id`; `metadata`, `lanes`, `bookies`, `upstream`: counts each; `logs`: counts by
-            log.
+            `writer_id`; `metadata`, `lanes`, `bookies`, `upstream`, `security`: counts each, the
+            latter None without an identity; `logs`: counts by log.
 
         Raises:
             Nothing.
@@ -201,6 +225,7 @@ class CoreClient:
             "lanes": self._owning.lanes.statistics(),
             "bookies": self._reading.bookies.statistics(),
             "upstream": self._reading.fetcher.statistics(),
+            "security": None if self._security is None else self._security.statistics(),
             "logs": {repr(log): log.statistics() for log in self._open_logs.values()},
         }
 
@@ -222,6 +247,10 @@ class CoreClient:
 
     def _count_changing(self) -> int:
         return sum(log.is_changing for log in self._open_logs.values())
+
+    def _on_identity_ended(self, why: str) -> None:
+        for log in list(self._open_logs.values()):
+            log.on_identity_ended(why)
 
     def _on_session(self, state: SessionState) -> None:
         self._owning.context.is_metadata_reachable = state is SessionState.CONNECTED

@@ -406,6 +406,10 @@ class OwnedLog(ReadLog):
         """There is a session with ZooKeeper again: the owner node may be gone, or another's."""
         self._owner_changed.set()
 
+    def on_identity_ended(self, why: str) -> None:
+        """The certificate of this process has ended, or is trusted no more: it is nobody."""
+        self._end(DuramenError("unauthenticated", f"{self!r}: {why}"))
+
     def on_bookies_changed(self, leaving: frozenset[str]) -> None:
         """Bookies came or went; of those that are `leaving` the open segment is rolled off."""
         if self._driver is None:

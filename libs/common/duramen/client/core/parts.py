@@ -16,6 +16,7 @@ from duramen.core.reading.replica_order import Place
 from duramen.core.sequencer.context import SequencerContext
 from duramen.ids import BookieId
 from duramen.runtime.http_client import PeerClient
+from duramen.runtime.identity.names import Role
 from duramen.runtime.metadata_log.records import MetadataRecords
 from duramen.runtime.metadata_log.segment_nodes import SegmentNodes
 from duramen.runtime.reading.bookies import Bookies, RangeFetcher
@@ -26,6 +27,7 @@ from duramen.runtime.reading.owner_word import OwnerWords
 from duramen.runtime.reading.positioning.log_view import LiveLog
 from duramen.runtime.reading.positioning.positions import Positions
 from duramen.runtime.reading.tail import TailFinder
+from duramen.runtime.security.process_security import ProcessSecurity, learn_role
 from duramen.runtime.sequencer.bookie_lanes import BookieLanes
 from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.runtime.sequencer.node_watch import NodeWatch
@@ -84,20 +86,25 @@ def make_reading(
     cold_store: str | None,
     *,
     client: PeerClient,
+    security: ProcessSecurity | None,
 ) -> ReadParts:
     """Parts that read. The cache is there for what is read ahead of a reader, for no more.
 
     Args:
         client: asks the owners of logs.
         cold_store: URL of the archive; None: what lies there alone cannot be read.
+        security: the client's.
 
     Raises:
         DuramenError: `invalid_argument`: no such URL.
     """
-    bookies = Bookies(store, paths.available, here, SystemRandom())
+    bookies = Bookies(
+        store, paths.available, here, SystemRandom(),
+        client=PeerClient(security), learn=learn_role(security, Role.BOOKIE),
+    )  # fmt: skip
     cold = open_cold_reads(cold_store, store, paths)
     fetcher = RangeFetcher(bookies, EntryCache(cache_bytes), cold)
-    tails = TailFinder(bookies, fetcher, OwnerWords(store, paths, client).ask)
+    tails = TailFinder(bookies, fetcher, OwnerWords(store, paths, client, security).ask)
     records = MetadataRecords(store, paths, fetcher.fetch_run)
     catalog = Catalog(store, paths, SegmentNodes(store, paths, records))
     return ReadParts(bookies, fetcher, catalog, tails, Positions())

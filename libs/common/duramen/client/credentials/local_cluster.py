@@ -11,6 +11,7 @@ docs/protocol/credentials.md "How clients show it".
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import stat
 from collections.abc import Iterator
@@ -32,6 +33,7 @@ from duramen.wire.metadata_json import Paths
 
 FOLDER_DEFAULT: Final = Path(".duramen")
 OPERATOR_FOLDER: Final = Path("identities") / "operator"
+WRITER_FOLDER: Final = Path("identities") / "corewriter"
 TOKEN_FILE: Final = "token"
 CURL_FILE: Final = "curl.conf"
 ACCESS_LOOK_S: Final = 60.0
@@ -116,6 +118,19 @@ def find_credential_of(
     if wanted is None or wanted not in _list_ports(folder / _CLUSTER_FILE):
         return NOTHING_SHOWN
     return find_local_credential(folder, is_admin=is_admin)
+
+
+def find_local_writer(zookeeper: str, folder: Path = FOLDER_DEFAULT) -> Path | None:
+    """The folder of the identity that a local cluster keeps for the core library; None: it keeps
+    none, or that ZooKeeper is another one's. Whoever answers there has to prove who it is.
+    """
+    with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+        with (folder / _CLUSTER_FILE).open("rb") as opened:
+            document: Any = orjson.loads(opened.read(_CLUSTER_BYTES_MAX))
+        writer = folder / WRITER_FOLDER
+        if document["zookeeper"] == zookeeper and writer.is_dir():
+            return writer.absolute()
+    return None
 
 
 def _is_there(file: Path) -> bool:

@@ -16,7 +16,6 @@ from typing import Any, Final, NamedTuple
 from duramen.core.rights.grants import Principal, PrincipalKind, parse_principal
 from duramen.core.rights.token_scopes import TokenScope
 from duramen.errors import DuramenError
-from duramen.wire.nodes.access_tokens import encode_scopes, read_scopes
 from duramen.wire.nodes.fields import check_text, check_whole
 
 GROUP_COUNT_MAX: Final = 128
@@ -70,17 +69,19 @@ class Bearer(NamedTuple):
 
 
 def encode_bearer(bearer: Bearer) -> dict[str, Any]:
-    """Who calls, as a proxy tells a sequencer: when it asks an issuer again is its own matter."""
+    """Who calls, as a proxy tells a sequencer: when it asks an issuer again is its own matter, and
+    what an access token allows the sequencer reads in its node."""
     return {
         "principal": str(bearer.principal),
         "until_unix_s": bearer.ends_s,
         "groups": [str(group) for group in bearer.groups],
-        "scopes": encode_scopes(bearer.scopes),
+        # Sequencers of before look for it, and take a token's from its node as well.
+        "scopes": [],
     }
 
 
 def read_bearer(value: object) -> Bearer:
-    """The inverse of `encode_bearer`.
+    """The inverse of `encode_bearer`; it has no scopes, whatever stands there.
 
     Raises:
         DuramenError: `invalid_argument`, field `caller`.
@@ -88,16 +89,13 @@ def read_bearer(value: object) -> Bearer:
     try:
         if not isinstance(value, dict):
             raise TypeError("an object is expected")
-        groups, scopes = value["groups"], value["scopes"]
+        groups = value["groups"]
         if not isinstance(groups, list) or len(groups) > GROUP_COUNT_MAX:
             raise ValueError(f"groups: a list of {GROUP_COUNT_MAX} at most")
         principal, named = read_principals(
             check_text(value["principal"]), map(check_text, groups)
         )  # fmt: skip
-        if scopes and principal.kind is not PrincipalKind.TOKEN:
-            raise ValueError(f"scopes of {principal}: a token alone has some")
-        until_s = check_whole(value["until_unix_s"])
-        return Bearer(principal, until_s, named, read_scopes(scopes) if scopes else ())
+        return Bearer(principal, check_whole(value["until_unix_s"]), named)
     except (KeyError, TypeError, ValueError, DuramenError) as error:
         raise DuramenError("invalid_argument", f"caller: {error}", field="caller") from error
 

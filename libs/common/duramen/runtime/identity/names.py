@@ -29,6 +29,8 @@ class Role(enum.StrEnum):
     OPERATOR = "operator"
     ARCHIVE = "archive"
     MONITOR = "monitor"
+    COREWRITER = "corewriter"
+    COREREADER = "corereader"
     CLIENT = "client"
 
     @property

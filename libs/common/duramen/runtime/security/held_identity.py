@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
-import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -26,12 +25,10 @@ from duramen.runtime.identity.certificates import (
     number_of,
 )
 from duramen.runtime.identity.folder import HeldIdentity, read_bundle, read_folder
+from duramen.runtime.identity.folder_watch import FolderWatch
 from duramen.runtime.identity.generations import resolve
 from duramen.runtime.identity.names import IdentityError, Role
 
-LOOK_S: Final = 2.0
-
-_LOG: Final = logging.getLogger(__name__)
 _REFUSED: Final = Counter(
     "duramen_identity_refused", "Generations of the identity's folder that were not to be trusted"
 )
@@ -79,22 +76,15 @@ class WatchedIdentity:
         self._folder = folder
         self._on_change = on_change
         self._fail = fail
-        self._told: str | None = None
-        self._is_told = True
-        """Whether what is held now has reached everybody who works with it."""
-        self._change_count = 0
-        self._refused_count = 0
-        self._task: asyncio.Task[None] | None = None
+        self._watch = FolderWatch(folder, self.look, "the identity", _REFUSED)
 
     def start(self) -> None:
         """Look from now on."""
-        self._task = asyncio.create_task(self._look_for_ever())
+        self._watch.start()
 
     async def stop(self) -> None:
         """Look no more."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._watch.stop()
 
     async def look(self) -> None:
         """Take over what the folder holds now, as far as it is to be trusted."""
@@ -102,10 +92,9 @@ class WatchedIdentity:
         found = await asyncio.to_thread(_read, self._folder, now)
         before = self.held
         refusals = [*self._take_bundle(found.bundle), *self._take_leaf(found.held, now)]
-        self._tell(refusals)
+        self._watch.tell("; ".join(dict.fromkeys(map(str, refusals))) or None)
         if (self.held.leaf, self.held.bundle) != (before.leaf, before.bundle):
-            self._change_count += 1
-            self._is_told = False
+            self._watch.note_change()
         leaf, domain = self.held.leaf, self.held.identity.domain
         _EXPIRES.clear()
         issuer = find_issuer(leaf, self.held.bundle) or "none"
@@ -114,23 +103,11 @@ class WatchedIdentity:
             judge_leaf(leaf, self.held.bundle, domain, now)
         except CertificateRefusedError as error:
             self._fail(f"its certificate in {self._folder} {error}: {error.way_out}")
-        if not self._is_told:
-            # What fails, as on a full disk, is tried again at the next look.
-            self._on_change()
-            self._is_told = True
+        self._watch.hand_on(self._on_change)
 
     def statistics(self) -> dict[str, int]:
-        """Changes that counted, and looks that found something to refuse."""
-        return {"changes": self._change_count, "refused": self._refused_count}
-
-    async def _look_for_ever(self) -> None:
-        while True:
-            try:
-                await self.look()
-            except Exception:
-                # What is revoked later, and the end of the leaf, have to be seen still.
-                _LOG.exception("a look at %s failed: another one follows", self._folder)
-            await asyncio.sleep(LOOK_S)
+        """As of `FolderWatch`."""
+        return self._watch.statistics()
 
     def _take_bundle(self, found: Bundle | IdentityError) -> list[IdentityError]:
         if isinstance(found, IdentityError):
@@ -156,15 +133,6 @@ class WatchedIdentity:
             return [IdentityError(f"the certificate in {self._folder} {error}: {error.way_out}")]
         self.held = found._replace(bundle=self.held.bundle)
         return []
-
-    def _tell(self, refusals: list[IdentityError]) -> None:
-        """Once for each finding, not once for each look."""
-        text = "; ".join(dict.fromkeys(map(str, refusals))) or None
-        if text is not None and text != self._told:
-            self._refused_count += 1
-            _REFUSED.inc()
-            _LOG.error("the identity stays as it was: %s", text)
-        self._told = text
 
 
 def notify_all(listeners: Sequence[Callable[[], None]]) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
-import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -20,13 +19,13 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 from prometheus_client import Counter, Gauge
 
+from duramen.runtime.identity.folder_watch import FolderWatch
 from duramen.runtime.identity.names import IdentityError
 from duramen.runtime.identity.public_folder import HeldCertificate, read_public_folder
 from duramen.runtime.role import ServiceOptions, StartRefusedError
-from duramen.runtime.security.held_identity import LOOK_S, notify_all
+from duramen.runtime.security.held_identity import notify_all
 from duramen.runtime.security.private_copies import PrivateCopies, ServerFiles
 
-_LOG: Final = logging.getLogger(__name__)
 _REFUSED: Final = Counter(
     "duramen_public_certificate_refused",
     "Generations of the folder of the public port's certificate that could not be used",
@@ -52,23 +51,16 @@ class PublicCertificate:
         self._folder = folder
         self._copies = PrivateCopies()
         self._listeners: list[Callable[[], None]] = []
-        self._told: str | None = None
-        self._is_told = True
-        """Whether what is held now has reached every server."""
-        self._change_count = 0
-        self._refused_count = 0
-        self._task: asyncio.Task[None] | None = None
+        self._watch = FolderWatch(folder, self.look, "the public port's certificate", _REFUSED)
         self._show_end()
 
     def start(self) -> None:
         """Look at the folder from now on."""
-        self._task = asyncio.create_task(self._look_for_ever())
+        self._watch.start()
 
     async def stop(self) -> None:
         """The end: no server shows it any more."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._watch.stop()
         self._copies.close()
 
     def list_anchors(self) -> list[bytes]:
@@ -94,38 +86,21 @@ class PublicCertificate:
         try:
             found = await asyncio.to_thread(read_public_folder, self._folder, _now())
         except IdentityError as error:
-            self._tell(str(error))
+            self._watch.tell(str(error))
         else:
-            self._told = None
+            self._watch.tell(None)
             if found != self.held:
                 self.held = found
-                self._change_count += 1
-                self._is_told = False
+                self._watch.note_change()
         self._show_end()
-        if not self._is_told:
-            # What fails, as on a full disk, is tried again at the next look.
-            notify_all(self._listeners)
-            self._is_told = True
+        self._watch.hand_on(self._notify)
 
     def statistics(self) -> dict[str, int]:
-        """Changes that counted, and looks that found something to refuse."""
-        return {"changes": self._change_count, "refused": self._refused_count}
+        """As of `FolderWatch`."""
+        return self._watch.statistics()
 
-    async def _look_for_ever(self) -> None:
-        while True:
-            try:
-                await self.look()
-            except Exception:
-                _LOG.exception("a look at %s failed: another one follows", self._folder)
-            await asyncio.sleep(LOOK_S)
-
-    def _tell(self, refusal: str) -> None:
-        """Once for each finding, not once for each look."""
-        if refusal != self._told:
-            self._refused_count += 1
-            _REFUSED.inc()
-            _LOG.error("the public port's certificate stays as it was: %s", refusal)
-        self._told = refusal
+    def _notify(self) -> None:
+        notify_all(self._listeners)
 
     def _show_end(self) -> None:
         leaf = self.held.leaf

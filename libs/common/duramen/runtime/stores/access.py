@@ -35,6 +35,7 @@ _PARENTS: Final[dict[str, tuple[tuple[Role, int], ...]]] = {
     "repair": ((Role.SEQUENCER, CREATE | DELETE),),
     "repair/queue": ((Role.BOOKIE, CREATE), (Role.SEQUENCER, CREATE | DELETE)),
     "repair/lost": ((Role.BOOKIE, CREATE), (Role.SEQUENCER, CREATE | DELETE)),
+    "repair/owed": (*_SEQUENCERS, (Role.COREWRITER, CREATE)),
 }
 # Who owns a node that is named after it.
 _OWNERS: Final = {
@@ -51,7 +52,17 @@ _CHILDREN: Final[dict[str, tuple[tuple[Role, int], ...]]] = {
     "repair/queue": ((Role.BOOKIE, WRITE), (Role.SEQUENCER, WRITE)),
     "repair/lost": ((Role.SEQUENCER, WRITE),),
 }
-_SEGMENT: Final = (*_SEQUENCERS, (Role.ARCHIVE, WRITE))
+# Below `logs`, by the number of parts below it: a log, where its segments are, and one of them.
+_OF_LOGS: Final[dict[int, tuple[tuple[Role, int], ...]]] = {
+    2: (*_SEQUENCERS, (Role.COREWRITER, WRITE | CREATE | DELETE)),
+    3: (*_SEQUENCERS, (Role.COREWRITER, CREATE)),
+    4: (*_SEQUENCERS, (Role.ARCHIVE, WRITE), (Role.COREWRITER, WRITE)),
+}
+# Below `repair/owed`: a ledger, and a bookie's life that is owed some of it.
+_OWED: Final = {
+    1: (*_SEQUENCERS, (Role.COREWRITER, CREATE)),
+    2: (*_SEQUENCERS, (Role.COREWRITER, WRITE)),
+}
 
 
 class NodeRight(NamedTuple):
@@ -90,8 +101,17 @@ def _find(path: str) -> tuple[tuple[Role | tuple[Role, str] | None, int], ...]:
         return (*_READ_ALL, ((_OWNERS[parent], name), WRITE), *_CHILDREN.get(parent, ()))
     if parent in _CHILDREN:
         return _READ_ALL + _CHILDREN[parent]
-    is_segment = inside.startswith("logs/") and parent.endswith("/segments")
-    return _READ_ALL + (_SEGMENT if is_segment else _SEQUENCERS)
+    return _READ_ALL + _find_deep(inside.split("/"))
+
+
+def _find_deep(parts: list[str]) -> tuple[tuple[Role, int], ...]:
+    """Rights of nodes of which one log, or one ledger, has several."""
+    match parts:
+        case ["logs", *below] if below[2:3] in ([], ["segments"]):
+            return _OF_LOGS.get(len(below), _SEQUENCERS)
+        case ["repair", "owed", *below]:
+            return _OWED.get(len(below), _SEQUENCERS)
+    return _SEQUENCERS
 
 
 def _format(
