@@ -359,6 +359,7 @@ def test_a_folder_that_others_can_read_is_closed_to_them(tmp_path: Path) -> None
 
 def test_ctrl_c_on_duramen_run_leaves_nothing(tmp_path: Path) -> None:
     arguments = ["run", "--json", "--data", "data", "--base-port", "0", "--zookeeper", "none:1"]
+    arguments += ["--security", "none"]
     root = Path(__file__).resolve().parents[2]
     command = subprocess.Popen(
         [sys.executable, "-c", COMMAND, write_fake(tmp_path), *arguments],

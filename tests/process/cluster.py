@@ -21,7 +21,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -230,6 +230,12 @@ def running_cluster(folder: Path, *flags: str) -> Iterator[LocalCluster]:
         cluster.end_by_force(cluster.list_pids())
         raise
     cluster.stop()
+
+
+def running_plain_cluster(folder: Path, *flags: str) -> AbstractContextManager[LocalCluster]:
+    """A cluster that asks nobody who calls: for tests that call its ports by hand, and for what
+    does not depend on who calls."""
+    return running_cluster(folder, "--security", "none", *flags)
 
 
 async def create_log(cluster: LocalCluster, name: str, config: dict[str, Any]) -> str:

@@ -25,7 +25,7 @@ from schemathesis.generation.meta import TestPhase
 
 from duramen.runtime.public.calls import BATCH, BATCH_STREAM, CALLS, NDJSON
 from duramen.runtime.public.openapi import encode_document
-from tests.process.cluster import LocalCluster, running_cluster
+from tests.process.cluster import LocalCluster, running_plain_cluster
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper, pytest.mark.timeout(3_600)]
 
@@ -105,7 +105,7 @@ counted: Counter[str] = Counter()
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with running_cluster(tmp_path_factory.mktemp("api") / "c") as started:
+    with running_plain_cluster(tmp_path_factory.mktemp("api") / "c") as started:
         url = started.state()["write_url"]
         for log in ("cases", "changed", "doomed"):
             made = httpx.put(f"{url}/v1/namespaces/default/logs/{log}", timeout=30)

@@ -16,7 +16,7 @@ import pytest
 
 from duramen.client.rest_client import RestClient
 from tests.pauses import look_again_soon
-from tests.process.cluster import LocalCluster, create_log, run, running_cluster
+from tests.process.cluster import LocalCluster, create_log, run, running_plain_cluster
 from tests.process.history import History, read_log
 from tests.process.times import HANG_S
 from tests.waiting import wait_in_thread
@@ -71,7 +71,9 @@ def test_rolls_under_load_leave_no_gap_and_no_double(
 
 
 def test_two_sequencers_share_the_logs_and_redirect(tmp_path: Path) -> None:
-    with running_cluster(tmp_path / "c", "--sequencers", "2", "--write-proxies", "2") as cluster:
+    with running_plain_cluster(
+        tmp_path / "c", "--sequencers", "2", "--write-proxies", "2"
+    ) as cluster:
 
         async def owned(node_id: str) -> set[str]:
             async with httpx.AsyncClient(timeout=30) as http:
@@ -100,7 +102,7 @@ def test_two_sequencers_share_the_logs_and_redirect(tmp_path: Path) -> None:
 
 
 def test_an_orphaned_log_is_closed_without_an_append(tmp_path: Path) -> None:
-    with running_cluster(tmp_path / "c", "--sequencers", "2", "--no-restart") as cluster:
+    with running_plain_cluster(tmp_path / "c", "--sequencers", "2", "--no-restart") as cluster:
 
         async def scenario() -> None:
             histories = [History(f"orphan-{i}") for i in range(6)]
@@ -128,7 +130,7 @@ def test_an_orphaned_log_is_closed_without_an_append(tmp_path: Path) -> None:
 def test_an_existing_zookeeper_is_used(tmp_path: Path) -> None:
     with running_zookeeper(tmp_path / "zookeeper") as server:
         folder = tmp_path / "c"
-        with running_cluster(folder, "--zookeeper", server.address) as cluster:
+        with running_plain_cluster(folder, "--zookeeper", server.address) as cluster:
             assert cluster.ids("zookeeper") == []
             assert cluster.state()["zookeeper"] == server.address
 

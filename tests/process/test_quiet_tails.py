@@ -23,7 +23,7 @@ from duramen.wire.read_answers import parse_batches
 from tests.component.event_stream import listen
 from tests.pauses import let_pass, look_again_soon
 from tests.process.browser import Browser, serving, write_page
-from tests.process.cluster import LocalCluster, create_log, run, running_cluster
+from tests.process.cluster import LocalCluster, create_log, run, running_plain_cluster
 from tests.process.times import HANG_S
 from tests.requirements import Need, leave_out
 
@@ -106,7 +106,7 @@ def test_readers_wait_out_a_silence_and_get_what_comes_then(tmp_path: Path) -> N
     site.mkdir()
     with (
         serving(site) as origin,
-        running_cluster(tmp_path / "c", "--cors-origin", origin) as cluster,
+        running_plain_cluster(tmp_path / "c", "--cors-origin", origin) as cluster,
     ):
         state = cluster.state()
         write_page(site, write_url=state["write_url"], read_url=state["read_url"])

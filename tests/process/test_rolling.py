@@ -24,7 +24,7 @@ import pytest
 from duramen.client.rest_client import RestClient
 from duramen.errors import DuramenError
 from tests.pauses import let_pass, look_again_soon
-from tests.process.cluster import LocalCluster, create_log, run, running_cluster
+from tests.process.cluster import LocalCluster, create_log, run, running_plain_cluster
 from tests.process.commands import duramen, run_duramen
 from tests.process.copies import close_segment
 from tests.process.history import NAMESPACE, History, read_log
@@ -189,7 +189,7 @@ def test_rolls_under_load_lose_double_and_stall_nothing(shared_cluster: LocalClu
 
 
 def test_a_changed_configuration_is_in_force_after_a_roll_of_its_own(tmp_path: Path) -> None:
-    with running_cluster(tmp_path / "c", "--sequencers", "2") as cluster:
+    with running_plain_cluster(tmp_path / "c", "--sequencers", "2") as cluster:
 
         async def scenario() -> None:
             await create_log(cluster, "changed", {})
@@ -259,7 +259,10 @@ def test_a_log_that_commits_by_control_entries_is_read_whole(shared_cluster: Loc
 def test_with_rolling_suspended_a_log_goes_on_without_zookeeper(tmp_path: Path) -> None:
     """Appends, and who waits for them: both need nothing that ZooKeeper has to say."""
     flags = ("--bookies", "4", "--no-restart")
-    with running_cluster(tmp_path / "c", *flags) as cluster, running_ticker(tmp_path) as ticker:
+    with (
+        running_plain_cluster(tmp_path / "c", *flags) as cluster,
+        running_ticker(tmp_path) as ticker,
+    ):
 
         async def scenario() -> None:
             await create_log(cluster, "maintained", {"roll": {"interval": "5s"}})

@@ -22,7 +22,7 @@ from duramen.runtime.public.calls import find_bodies
 from duramen.wire.edge.gate import Bodies
 from tests.process.browser import serving, write_page
 from tests.process.chromium import Chromium, find_chromium, running_chromium
-from tests.process.cluster import LocalCluster, create_log, run, running_cluster
+from tests.process.cluster import LocalCluster, create_log, run, running_plain_cluster
 from tests.process.times import HANG_S
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(3 * HANG_S)]
@@ -71,7 +71,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     data = tmp_path_factory.mktemp("cluster") / "data"
     with (
         serving(folder) as origin,
-        running_cluster(data, *NAMED, "--cors-origin", origin) as cluster,
+        running_plain_cluster(data, *NAMED, "--cors-origin", origin) as cluster,
     ):
         run(create_log(cluster, "kept", {}))
         write = cluster.state()["write_url"]
