@@ -28,7 +28,7 @@ from typing import Any, Literal, TypeVar
 
 import httpx
 
-from duramen.client.credentials.local_cluster import find_local_credential
+from duramen.client.credentials.local_cluster import TOKEN_FILE, find_local_credential
 from duramen.client.rest_client import RestClient
 from duramen.cluster.local_identities import LocalIdentities
 from duramen.runtime.identity.authority import open_authority
@@ -68,6 +68,15 @@ class LocalCluster:
     def open_client(self, kind: Literal["write_url", "read_url"]) -> RestClient:
         """A client of a public port, which shows what the cluster's folder has for it."""
         return RestClient(self.state()[kind], credential=find_local_credential(self.folder))
+
+    def read_headers(self) -> dict[str, str]:
+        """What public ports are shown by calls that a test spells by hand; nothing, where the
+        cluster asks nobody.
+        """
+        file = self.folder / TOKEN_FILE
+        if not file.exists():
+            return {}
+        return {"authorization": f"Bearer {file.read_text(encoding='ascii').strip()}"}
 
     def wait_event(self, kind: str, timeout_s: float = HANG_S) -> dict[str, Any]:
         """The next event of a kind."""
