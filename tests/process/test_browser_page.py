@@ -59,7 +59,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         with made.open_client() as client:
             client.put("/v1/namespaces/board").raise_for_status()
             client.put(LOG).raise_for_status()
-        line = "token create --scope read,append:board/prices --expires 1d".split()
+        line = ["token", "create", "--scope", "read,append:board/prices", "--expires", "1d"]
         command = [sys.executable, "-m", "duramen.cli.main", *line, "--data", str(data)]
         token = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=True)
         yield made._replace(token=token.stdout.strip())
