@@ -28,7 +28,11 @@ from typing import Any, Literal, TypeVar
 
 import httpx
 
-from duramen.client.credentials.local_cluster import TOKEN_FILE, find_local_credential
+from duramen.client.credentials.local_cluster import (
+    OPERATOR_FOLDER,
+    TOKEN_FILE,
+    find_local_credential,
+)
 from duramen.client.rest_client import RestClient
 from duramen.cluster.local_identities import LocalIdentities
 from duramen.runtime.identity.authority import open_authority
@@ -120,6 +124,11 @@ class LocalCluster:
                 load_identity(context, authority.issue(identity, now))
             self._operators[name] = context
         return self._operators[name]
+
+    def find_operator(self) -> Path | None:
+        """The identity of whoever runs the cluster; None: it asks for none."""
+        folder = self.folder / OPERATOR_FOLDER
+        return folder if folder.exists() else None
 
     def forget_operators(self) -> None:
         """The CA has changed: whoever asks admin ports next gets another certificate."""

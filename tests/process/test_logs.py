@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
 
 
 async def _append(cluster: LocalCluster, history: History, count: int) -> None:
-    client = RestClient(cluster.state()["write_url"])
+    client = cluster.open_client("write_url")
     try:
         for _ in range(count):
             assert await history.append(client), history.codes
@@ -35,7 +35,7 @@ async def _append(cluster: LocalCluster, history: History, count: int) -> None:
 
 
 async def _segments(cluster: LocalCluster, log: str) -> list[dict[str, Any]]:
-    client = RestClient(cluster.state()["read_url"])
+    client = cluster.open_client("read_url")
     try:
         segments: list[dict[str, Any]] = (await client.list_segments("default", log))["segments"]
         return segments
@@ -58,7 +58,7 @@ def test_rolls_under_load_leave_no_gap_and_no_double(
                 await _append(cluster, history, 50)
         assert not history.codes
         total = 3 * len(history.acknowledged)
-        bodies = await read_log(cluster.state()["read_url"], name, expect_count=total)
+        bodies = await read_log(cluster.open_client("read_url"), name, expect_count=total)
         history.check(bodies)
         segments = await _segments(cluster, name)
         closed = segments[:-1]
@@ -96,7 +96,7 @@ def test_two_sequencers_share_the_logs_and_redirect(tmp_path: Path) -> None:
                 assert await history.append(client), history.codes
             await client.close()
             for history in histories:
-                history.check(await read_log(cluster.state()["read_url"], history.log))
+                history.check(await read_log(cluster.open_client("read_url"), history.log))
 
         run(scenario())
 
@@ -115,7 +115,9 @@ def test_an_orphaned_log_is_closed_without_an_append(tmp_path: Path) -> None:
             assert 0 < orphan_count < 6, "the fault would have no effect, or too much"
             await asyncio.to_thread(cluster.kill, "sequencer-0")
             for history in histories:
-                bodies = await read_log(cluster.state()["read_url"], history.log, expect_count=60)
+                bodies = await read_log(
+                    cluster.open_client("read_url"), history.log, expect_count=60
+                )
                 history.check(bodies)
             async with asyncio.timeout(HANG_S):
                 while True:
@@ -138,7 +140,7 @@ def test_an_existing_zookeeper_is_used(tmp_path: Path) -> None:
                 await create_log(cluster, "outside", {})
                 history = History("outside")
                 await _append(cluster, history, 10)
-                bodies = await read_log(cluster.state()["read_url"], "outside", expect_count=30)
+                bodies = await read_log(cluster.open_client("read_url"), "outside", expect_count=30)
                 history.check(bodies)
 
             run(scenario())
