@@ -99,6 +99,12 @@ class LocalCluster:
         state: dict[str, Any] = json.loads((self.folder / "cluster.json").read_text())
         return state
 
+    @property
+    def supervisor_pid(self) -> int:
+        """Of `duramen run` itself."""
+        assert self._run is not None
+        return self._run.pid
+
     def list_pids(self) -> list[int]:
         """The processes that run, as far as the cluster came to write them down."""
         if not (self.folder / "cluster.json").exists():

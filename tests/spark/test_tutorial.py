@@ -13,7 +13,7 @@ from unittest import mock
 
 import pytest
 
-from tests.process.cluster import LocalCluster, running_plain_cluster
+from tests.process.cluster import LocalCluster, running_cluster
 from tests.process.pages import run_page
 from tests.process.tiers import want_retention
 from tests.process.times import HANG_S
@@ -24,7 +24,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "tutorial-archive.md"
 
 
 def test_the_tutorial_does_what_it_says(tmp_path: Path, spark_env: dict[str, str]) -> None:
-    with running_plain_cluster(tmp_path / "data") as cluster:
+    with running_cluster(tmp_path / "data") as cluster:
         is_over = threading.Event()
         asking = threading.Thread(target=_ask_for_retention, args=(cluster, is_over))
         asking.start()
