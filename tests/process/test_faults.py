@@ -198,7 +198,7 @@ def test_sequencer_killed_in_mid_run(tmp_path: Path, sequencers: int) -> None:
 
 
 def test_everything_killed_at_once_keeps_what_was_acknowledged(tmp_path: Path) -> None:
-    cluster = LocalCluster(tmp_path / "c")
+    cluster = LocalCluster(tmp_path / "c", "--security", "none")
     cluster.start()
     histories = [History(f"all-{i}") for i in range(3)]
 
