@@ -103,8 +103,8 @@ def plant(cluster: LocalCluster, asked: Asked) -> Planted:
                     ("DELETE", TOKENS, shown), ("GET", RECORDS, {"duramen-identity": text}),
                 )  # fmt: skip
                 for method, path, headers in calls:
-                    body = {"json": {"records": [record]}} if method == "POST" else {}
-                    answer = http.request(method, path, headers=headers, **body)  # type: ignore[arg-type]
+                    body = {"records": [record]} if method == "POST" else None
+                    answer = http.request(method, path, headers=headers, json=body)
                     if answer.status_code >= 400:
                         asked.note(f"{method} {path} with {name} at {side}", answer)
     keys = {
