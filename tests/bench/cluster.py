@@ -20,7 +20,7 @@ import sys
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Final, NamedTuple
@@ -28,6 +28,9 @@ from typing import IO, Any, Final, NamedTuple
 from tests.pauses import is_readable
 
 NAMESPACE: Final = "default"
+ASKS_NOBODY: Final = ("--security", "none")
+"""How clusters are measured: with what is asked of callers every figure would be another one."""
+
 _READY_TIMEOUT_S: Final = 150.0
 _STOP_TIMEOUT_S: Final = 25.0
 _CALL_TIMEOUT_S: Final = 5.0
@@ -65,10 +68,17 @@ class LocalCluster:
     Args:
         folder: for data and logs; on the disk that is to be measured. Kept: the caller's to remove.
         environment: of its processes, besides that of this one.
+        flags: of `duramen run`.
     """
 
-    def __init__(self, folder: Path, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        environment: Mapping[str, str] | None = None,
+        flags: Sequence[str] = ASKS_NOBODY,
+    ) -> None:
         self.folder = folder.absolute()
+        self._flags = flags
         self._environment = os.environ | (environment or {})
         self._child: subprocess.Popen[bytes] | None = None
         self._errors: IO[bytes] | None = None
@@ -79,7 +89,7 @@ class LocalCluster:
         self._errors = (self.folder / "run.log").open("wb")
         command = [sys.executable, "-m", "duramen.cli.main", "run", "--json", "--base-port", "0"]
         self._child = subprocess.Popen(
-            [*command, "--data", str(self.folder)],
+            [*command, "--data", str(self.folder), *self._flags],
             stdout=subprocess.PIPE, stderr=self._errors, env=self._environment,
         )  # fmt: skip
         try:

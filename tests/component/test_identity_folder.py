@@ -464,6 +464,9 @@ def test_the_commands_make_issue_revoke_and_show(
     assert main(["ca", "issue", ca, "client", "ann", "--out", other]) == 0
     assert main(["ca", "show", node]) == 0
     assert f"spiffe://{DOMAIN}/bookie/bookie-0" in capsys.readouterr().out
+    assert main(["ca", "show", ca, "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["authority of"] == DOMAIN and shown["issued_count"] == 2
     assert main(["ca", "revoke", ca, "bookie/bookie-0", other]) == 0
     assert main(["ca", "show", node]) == 0, "it has not heard of it"
     capsys.readouterr()

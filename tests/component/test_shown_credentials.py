@@ -21,7 +21,7 @@ from duramen.client.credentials.tokens import TokenCommand, TokenFile
 from duramen.client.rest_client import RestClient
 from duramen.client.retry import RetryPolicy
 from duramen.errors import DuramenError
-from duramen.runtime.http_client import PeerError, UnreachableError
+from duramen.runtime.http_client import PeerError, UntrustedPeerError
 from duramen.runtime.identity import sole_anchors
 from tests.component.asking_proxy import AskingProxy, asking_proxy
 from tests.component.issuing_world import IssuingWorld
@@ -309,7 +309,7 @@ def test_clients_that_are_made_at_once_trust_their_own_anchors_and_leave_the_env
                 if folder == world.caller:
                     await client.get_json(PATH)
                 else:
-                    with pytest.raises(UnreachableError, match="certificate is refused"):
+                    with pytest.raises(UntrustedPeerError, match="certificate is refused"):
                         await client.get_json(PATH)
                 await client.close()
 

@@ -357,16 +357,46 @@ def test_a_folder_that_others_can_read_is_closed_to_them(tmp_path: Path) -> None
     run(check())
 
 
-def test_ctrl_c_on_duramen_run_leaves_nothing(tmp_path: Path) -> None:
+def start_command(folder: Path, *flags: str) -> subprocess.Popen[bytes]:
+    """`duramen run` of fake programs, with its data in `folder`/data."""
     arguments = ["run", "--json", "--data", "data", "--base-port", "0", "--zookeeper", "none:1"]
     root = Path(__file__).resolve().parents[2]
-    command = subprocess.Popen(
-        [sys.executable, "-c", COMMAND, write_fake(tmp_path), *arguments],
-        cwd=tmp_path,
+    return subprocess.Popen(
+        [sys.executable, "-c", COMMAND, write_fake(folder), *arguments, *flags],
+        cwd=folder,
         env=os.environ | {"PYTHONPATH": os.pathsep.join([str(root), *filter(None, sys.path)])},
         stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         start_new_session=True,
     )
+
+
+def test_a_folder_that_ran_without_identities_does_so_again_and_says_so(tmp_path: Path) -> None:
+    for flags, is_told in ((("--security", "none"), False), ((), True)):
+        command = start_command(tmp_path, *flags)
+        try:
+            assert command.stdout is not None
+            events = map(json.loads, command.stdout)
+            ready = next(event for event in events if event["event"] == "cluster_ready")
+            assert ready["security"] == "none"
+            os.killpg(command.pid, signal.SIGINT)
+            _, said = command.communicate(timeout=TIMEOUT_S)
+            assert (b"data ran with --security none, and does so again" in said) is is_told
+        finally:
+            command.kill()
+            command.communicate()
+
+
+def test_a_new_folder_asks_who_calls(tmp_path: Path) -> None:
+    """With a ZooKeeper of somebody's own there has to be a CA that it trusts."""
+    command = start_command(tmp_path)
+    _, said = command.communicate(timeout=TIMEOUT_S)
+    assert command.returncode == 1
+    assert b"holds no CA" in said and b"or say --security none" in said
+
+
+def test_ctrl_c_on_duramen_run_leaves_nothing(tmp_path: Path) -> None:
+    command = start_command(tmp_path, "--security", "none")
     try:
         assert command.stdout is not None
         events = map(json.loads, command.stdout)

@@ -76,11 +76,15 @@ def test_who_finds_nobody_waits_for_him(tmp_path: Path, has_identity: bool) -> N
         folder = Issuer(tmp_path).issue("sequencer", "s") if has_identity else None
         silent = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
         port = silent.sockets[0].getsockname()[1]
-        for address in (f"127.0.0.1:{port}", f"127.0.0.1:{pick_free_port()}"):
+
+        async def look(address: str) -> None:
             store = ZooKeeperStore(address, call_timeout_s=REFUSED_S, identity_dir=folder)
             with pytest.raises(Unavailable):
                 await store.start()
             await store.close()
+
+        addresses = (f"127.0.0.1:{port}", f"127.0.0.1:{pick_free_port()}")
+        await asyncio.gather(*map(look, addresses))
         silent.close()
 
     run(scenario())

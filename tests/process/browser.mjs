@@ -1,18 +1,19 @@
 // A browser as far as docs/quickstart-browser.md needs one: node browser.mjs PAGE_URL
 //
-// Loads the page and its script over HTTP and plays the script in a context of its own, with fetch
-// and EventSource that follow the Fetch and HTML standards where they can go wrong here: the origin
-// is sent and must be named by the answer, what is no simple request is asked about first, an event
-// stream comes back after its end or a network error with the id of its last event, and not after
-// any other answer. Each thing that happens is a line of JSON on stdout; each line on stdin is typed
-// into the form and sent. Ends with its stdin. Played by test_browser_page.py.
+// Loads the page and its script over HTTP and plays the script in a context of its own, with a fetch
+// that follows the standard where it can go wrong here: the origin is sent and must be named by the
+// answer, what is no simple request is asked about first, bodies come as they are sent. Each thing
+// that happens is a line of JSON on stdout; each line on stdin names a form, a field and what is typed
+// into it, and is sent. Ends with its stdin. Played by test_browser_page.py.
 
 import http from "node:http";
 import readline from "node:readline";
+import { Readable } from "node:stream";
 import vm from "node:vm";
 
 const page = new URL(process.argv[2]);
 const SIMPLE_TYPES = ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data"];
+const SIMPLE_HEADERS = ["accept", "accept-language", "content-language"];
 
 function tell(what) {
   process.stdout.write(`${JSON.stringify(what)}\n`);
@@ -43,7 +44,9 @@ function checkOrigin(answer, url) {
 
 async function fetchAsPage(url, { method = "GET", headers = {}, body } = {}) {
   const type = headers["content-type"];
-  const unsafe = Object.keys(headers).filter((n) => n !== "content-type" || !SIMPLE_TYPES.includes(type));
+  const isSimple = (name) =>
+    SIMPLE_HEADERS.includes(name) || (name === "content-type" && SIMPLE_TYPES.includes(type));
+  const unsafe = Object.keys(headers).filter((name) => !isSimple(name));
   if (unsafe.length || !["GET", "HEAD", "POST"].includes(method)) {
     const answer = await ask(url, "OPTIONS", {
       origin: page.origin,
@@ -61,84 +64,9 @@ async function fetchAsPage(url, { method = "GET", headers = {}, body } = {}) {
     tell({ preflight: method });
   }
   const answer = await ask(url, method, { ...headers, origin: page.origin }, body);
+  if (method === "GET") tell({ connected: answer.statusCode, url: String(url) });
   checkOrigin(answer, url);
-  const text = await read(answer);
-  const ok = answer.statusCode >= 200 && answer.statusCode < 300;
-  return { ok, status: answer.statusCode, json: async () => JSON.parse(text) };
-}
-
-class EventSource extends EventTarget {
-  static CONNECTING = 0;
-  static OPEN = 1;
-  static CLOSED = 2;
-
-  constructor(url) {
-    super();
-    this.url = url;
-    this.readyState = EventSource.CONNECTING;
-    this.onerror = null;
-    this.lastEventId = "";
-    this.retryMs = 3000;
-    this.#connect();
-  }
-
-  async #connect() {
-    const headers = { accept: "text/event-stream", origin: page.origin, "cache-control": "no-store" };
-    if (this.lastEventId) headers["last-event-id"] = this.lastEventId;
-    let isStream = false;
-    try {
-      const answer = await ask(this.url, "GET", headers);
-      tell({ connected: answer.statusCode, lastEventId: this.lastEventId });
-      try {
-        checkOrigin(answer, this.url);
-      } catch {
-        return this.#fail();
-      }
-      isStream = answer.statusCode === 200 && answer.headers["content-type"].startsWith("text/event-stream");
-      if (!isStream) return this.#fail();
-      this.readyState = EventSource.OPEN;
-      await this.#readEvents(answer);
-    } catch {
-      // A network error, before or after the answer began: come back.
-    }
-    this.readyState = EventSource.CONNECTING;
-    this.#error();
-    setTimeout(() => this.#connect(), this.retryMs);
-  }
-
-  async #readEvents(answer) {
-    answer.setEncoding("utf8");
-    let buffer = "";
-    for await (const piece of answer) {
-      const blocks = (buffer + piece).split("\n\n");
-      buffer = blocks.pop();
-      for (const block of blocks) this.#take(block);
-    }
-  }
-
-  #take(block) {
-    const fields = { event: "message", data: [] };
-    for (const line of block.split("\n")) {
-      const [name, value] = [line.split(":", 1)[0], line.slice(line.indexOf(":") + 1).replace(/^ /, "")];
-      if (name === "data") fields.data.push(value);
-      else fields[name] = value;
-    }
-    if (fields.retry !== undefined) this.retryMs = Number(fields.retry);
-    if (fields.id !== undefined) this.lastEventId = fields.id;
-    if (!fields.data.length) return;
-    const event = new Event(fields.event);
-    event.data = fields.data.join("\n");
-    this.dispatchEvent(event);
-  }
-
-  #fail() {
-    this.readyState = EventSource.CLOSED;
-    this.#error();
-  }
-
-  #error() {
-    if (this.onerror) this.onerror(new Event("error"));
-  }
+  return new Response(Readable.toWeb(answer), { status: answer.statusCode });
 }
 
 class Element extends EventTarget {
@@ -146,7 +74,7 @@ class Element extends EventTarget {
   constructor(id) {
     super();
     this.id = id;
-    this.elements = { body: { value: "" } };
+    this.elements = { body: { value: "" }, token: { value: "" } };
   }
   get textContent() {
     return this.#text;
@@ -166,14 +94,15 @@ const document = {
   querySelector: (selector) => elements.get(selector),
   createElement: () => new Element(""),
 };
-const context = vm.createContext({ document, fetch: fetchAsPage, EventSource, setTimeout, JSON });
+const context = vm.createContext({ document, fetch: fetchAsPage, TextDecoderStream, setTimeout, JSON });
 for (const [, source] of html.matchAll(/<script src="([^"]+)">/g)) {
   vm.runInContext(await read(await ask(new URL(source, page))), context, { filename: source });
 }
 for await (const line of readline.createInterface({ input: process.stdin })) {
-  const form = elements.get("#change");
+  const typed = JSON.parse(line);
+  const form = elements.get(`#${typed.form}`);
   const event = new Event("submit", { cancelable: true });
-  form.elements.body.value = line;
+  form.elements[typed.field].value = typed.text;
   form.dispatchEvent(event);
   if (!event.defaultPrevented) throw new Error("the browser would leave the page");
 }

@@ -1,6 +1,6 @@
 """The page of docs/quickstart-browser.md, served, and a browser played by Node.
 
-`browser.mjs` holds to what browsers do about origins, preflights and event streams that break.
+`browser.mjs` holds to what browsers do about origins, preflights and streams that break.
 Used by `test_browser_page`, `test_quiet_tails` and `test_strange_pages`.
 """
 
@@ -34,7 +34,9 @@ class Browser:
         self._said: queue.Queue[dict[str, Any]] = queue.Queue()
         self.shown: list[str] = []
         self.connections: list[int] = []
-        """What each try of the page's event source was answered."""
+        """What each of the page's reads was answered."""
+        self.urls: list[str] = []
+        """What it read from."""
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _listen(self) -> None:
@@ -50,13 +52,21 @@ class Browser:
                 self.shown.append(said["records"])
             if "connected" in said:
                 self.connections.append(said["connected"])
+                self.urls.append(said["url"])
             if what in said and value in (None, said[what]):
                 return said
 
+    def paste_token(self, token: str) -> None:
+        """Say who calls; the page begins to read."""
+        self._submit("caller", "token", token)
+
     def type(self, body: str) -> None:
-        """Type into the form and send it."""
+        """Type a record into its form and send it."""
+        self._submit("change", "body", body)
+
+    def _submit(self, form: str, field: str, text: str) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.write(f"{body}\n")
+        self._process.stdin.write(json.dumps({"form": form, "field": field, "text": text}) + "\n")
         self._process.stdin.flush()
 
     def close(self) -> None:

@@ -21,14 +21,18 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import httpx
 
-from duramen.client.credentials.local_cluster import find_local_credential
+from duramen.client.credentials.local_cluster import (
+    OPERATOR_FOLDER,
+    TOKEN_FILE,
+    find_local_credential,
+)
 from duramen.client.rest_client import RestClient
 from duramen.cluster.local_identities import LocalIdentities
 from duramen.runtime.identity.authority import open_authority
@@ -69,6 +73,15 @@ class LocalCluster:
         """A client of a public port, which shows what the cluster's folder has for it."""
         return RestClient(self.state()[kind], credential=find_local_credential(self.folder))
 
+    def read_headers(self) -> dict[str, str]:
+        """What public ports are shown by calls that a test spells by hand; nothing, where the
+        cluster asks nobody.
+        """
+        file = self.folder / TOKEN_FILE
+        if not file.exists():
+            return {}
+        return {"authorization": f"Bearer {file.read_text(encoding='ascii').strip()}"}
+
     def wait_event(self, kind: str, timeout_s: float = HANG_S) -> dict[str, Any]:
         """The next event of a kind."""
         deadline = time.monotonic() + timeout_s
@@ -85,6 +98,12 @@ class LocalCluster:
         """`cluster.json` as it is now."""
         state: dict[str, Any] = json.loads((self.folder / "cluster.json").read_text())
         return state
+
+    @property
+    def supervisor_pid(self) -> int:
+        """Of `duramen run` itself."""
+        assert self._run is not None
+        return self._run.pid
 
     def list_pids(self) -> list[int]:
         """The processes that run, as far as the cluster came to write them down."""
@@ -111,6 +130,11 @@ class LocalCluster:
                 load_identity(context, authority.issue(identity, now))
             self._operators[name] = context
         return self._operators[name]
+
+    def find_operator(self) -> Path | None:
+        """The identity of whoever runs the cluster; None: it asks for none."""
+        folder = self.folder / OPERATOR_FOLDER
+        return folder if folder.exists() else None
 
     def forget_operators(self) -> None:
         """The CA has changed: whoever asks admin ports next gets another certificate."""
@@ -230,6 +254,12 @@ def running_cluster(folder: Path, *flags: str) -> Iterator[LocalCluster]:
         cluster.end_by_force(cluster.list_pids())
         raise
     cluster.stop()
+
+
+def running_plain_cluster(folder: Path, *flags: str) -> AbstractContextManager[LocalCluster]:
+    """A cluster that asks nobody who calls: for tests that call its ports by hand, and for what
+    does not depend on who calls."""
+    return running_cluster(folder, "--security", "none", *flags)
 
 
 async def create_log(cluster: LocalCluster, name: str, config: dict[str, Any]) -> str:

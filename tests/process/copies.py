@@ -126,7 +126,7 @@ async def close_segment(cluster: LocalCluster, log: str, timeout_s: float = HANG
     A roll is only asked for: until it is done appends go to the old segment, and another one asked
     for is the same one.
     """
-    writing, reading = (RestClient(cluster.state()[url]) for url in ("write_url", "read_url"))
+    writing, reading = (cluster.open_client("write_url"), cluster.open_client("read_url"))
     epochs: list[int] = []
 
     async def is_closed() -> bool:
@@ -156,7 +156,7 @@ async def ask_until(
 async def open_store(cluster: LocalCluster) -> AsyncIterator[tuple[ZooKeeperStore, Paths]]:
     """A session with the cluster's ZooKeeper, and its paths."""
     state = cluster.state()
-    store = ZooKeeperStore(str(state["zookeeper"]))
+    store = ZooKeeperStore(str(state["zookeeper"]), identity_dir=cluster.find_operator())
     await store.start()
     try:
         yield store, Paths(str(state["cluster"]))

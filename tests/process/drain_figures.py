@@ -33,7 +33,7 @@ from duramen.runtime.http_client import PeerError
 from duramen.units import MIB
 from duramen.wire.record_batch import encode_batch
 from tests.pauses import let_pass
-from tests.process.cluster import LocalCluster, create_log, running_cluster
+from tests.process.cluster import LocalCluster, create_log, running_plain_cluster
 from tests.process.copies import (
     ask,
     ask_until,
@@ -242,7 +242,7 @@ def main() -> None:
         parser.error(f"--before-s: {_BEFORE_MIN_S} at the least, or its p99 is a few appends'")
     with tempfile.TemporaryDirectory() as folder:
         flags = ("--bookies", str(options.bookies), "--no-restart")
-        with running_cluster(Path(folder) / "c", *flags) as cluster:
+        with running_plain_cluster(Path(folder) / "c", *flags) as cluster:
             work = drain_under_load(
                 cluster,
                 bookie_bytes=int(options.bookie_gib * (1 << 30)),

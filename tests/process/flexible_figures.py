@@ -42,7 +42,7 @@ from tests.bench.load import LoadResult, LoadSpec, run_load
 from tests.bench.machine import CpuWatch, describe_machine
 from tests.bench.report import Figure, Target, at_least, at_most, find_ms, format_table
 from tests.pauses import let_pass
-from tests.process.cluster import LocalCluster, create_log, running_cluster
+from tests.process.cluster import LocalCluster, create_log, running_plain_cluster
 from tests.process.copies import ask_until, close_segment, open_store
 from tests.process.drain_figures import used_cpu_s
 from tests.process.faulty_bookie import faulty, set_fault
@@ -414,7 +414,7 @@ def main() -> None:
     watch = CpuWatch()
     with tempfile.TemporaryDirectory() as folder:
         machine: dict[str, Any] = describe_machine(Path(folder))
-        with running_cluster(Path(folder) / "c", *FLAGS) as cluster:
+        with running_plain_cluster(Path(folder) / "c", *FLAGS) as cluster:
             figures = asyncio.run(measure(cluster, options))
     machine["foreign_cpu_ratio"] = watch.find_foreign_ratio()
     now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")

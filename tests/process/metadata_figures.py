@@ -30,7 +30,7 @@ from duramen.core.segment import Fragment, Segment, Totals
 from duramen.ids import BookieId, EntryId, Epoch, Incarnation, LogId, Member
 from duramen.wire.metadata_json import encode_log, encode_segment, read_log
 from tests.bench.machine import describe_machine
-from tests.process.cluster import LocalCluster, create_log, running_cluster
+from tests.process.cluster import LocalCluster, create_log, running_plain_cluster
 from tests.process.copies import ask_until, open_store
 from tests.process.hasty_sequencer import hasty, plain
 from tests.process.history import History
@@ -151,7 +151,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as folder:
         print(json.dumps(describe_machine(Path(folder))))
         flags = ("--no-restart", "--sequencers", "1")
-        with running_cluster(Path(folder) / "c", *flags) as cluster:
+        with running_plain_cluster(Path(folder) / "c", *flags) as cluster:
             measure(cluster, options.segments)
 
 

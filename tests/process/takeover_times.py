@@ -27,7 +27,7 @@ from duramen.errors import DuramenError
 from duramen.runtime.http_client import PeerError
 from duramen.wire.record_batch import encode_batch
 from tests.pauses import let_pass, look_again_soon
-from tests.process.cluster import LocalCluster, create_log, running_cluster
+from tests.process.cluster import LocalCluster, create_log, running_plain_cluster
 from tests.process.times import HANG_S
 
 _CREATED_TOGETHER = 4
@@ -133,7 +133,7 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         flags = ("--bookies", str(options.bookies), "--sequencers", "2")
-        with running_cluster(Path(folder) / "c", *flags) as cluster:
+        with running_plain_cluster(Path(folder) / "c", *flags) as cluster:
             print(json.dumps(asyncio.run(measure(cluster, options))), flush=True)
 
 

@@ -73,6 +73,10 @@ BEYOND_THE_SCHEMA: Final = {
     "roll": "shorter than can be",
     "flush": "longer than can be",
     "commit_delay": "the same",
+    "expires": "a life that is shorter or longer than one may be",
+    "scopes": "observe or operate on less than everything",
+    "grants": "a principal of no kind; a grant that is not within the scope",
+    "not_understood": "beside another scope than *",
     "nodeset": "of a striped log, or numbers that contradict one another or the copies",
     "sticky": "of a striped log",
     "window": "3.0 for an integer; stall of a striped log",
@@ -106,9 +110,9 @@ counted: Counter[str] = Counter()
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     with running_cluster(tmp_path_factory.mktemp("api") / "c") as started:
-        url = started.state()["write_url"]
+        url, shown = started.state()["write_url"], started.read_headers()
         for log in ("cases", "changed", "doomed"):
-            made = httpx.put(f"{url}/v1/namespaces/default/logs/{log}", timeout=30)
+            made = httpx.put(f"{url}/v1/namespaces/default/logs/{log}", headers=shown, timeout=30)
             assert made.status_code == 201, made.text
         yield started
 
@@ -129,7 +133,9 @@ def test_answers_are_as_the_document_says(
     is_valid = case.meta is None or case.meta.generation.mode is GenerationMode.POSITIVE
     if is_valid:
         settle(case)
-    response = case.call(base_url=cluster.state()[f"{side}_url"], timeout=30)
+    response = case.call(
+        base_url=cluster.state()[f"{side}_url"], headers=cluster.read_headers(), timeout=30
+    )
     counted[f"{side} {response.status_code}"] += 1
     case.validate_response(response)
     if is_valid and response.status_code == 400:

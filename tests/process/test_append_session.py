@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from tests.component.raw_http import open_call
-from tests.process.cluster import LocalCluster, create_log, run, running_cluster
+from tests.process.cluster import LocalCluster, create_log, run, running_plain_cluster
 from tests.process.history import read_log
 from tests.process.takeovers import owner_of
 
@@ -60,7 +60,7 @@ async def _run_session(
 
 
 def test_a_killed_sequencer_leaves_the_order_of_every_session(tmp_path: Path) -> None:
-    with running_cluster(tmp_path / "c", "--sequencers", "2") as cluster:
+    with running_plain_cluster(tmp_path / "c", "--sequencers", "2") as cluster:
 
         async def scenario() -> None:
             for log in ("safe", "plain"):

@@ -107,7 +107,8 @@ CONFIGS: dict[str, tuple[bytes, str, str]] = {
 def cluster(shared_cluster: LocalCluster) -> LocalCluster:
     run(create_log(shared_cluster, "input", {}))
     url = shared_cluster.state()["write_url"] + RECORDS
-    made = httpx.post(url, headers=RAW, content=b"the only record", timeout=30)
+    shown = shared_cluster.read_headers()
+    made = httpx.post(url, headers=RAW | shown, content=b"the only record", timeout=30)
     assert made.status_code == 200
     return shared_cluster
 
@@ -117,7 +118,8 @@ def _nothing_is_written(cluster: LocalCluster) -> Iterator[None]:
     pids = [p["pid"] for p in cluster.state()["processes"]]
     yield
     url = cluster.state()["read_url"] + f"{RECORDS}/tail"
-    tail = ask_until_settled(lambda: httpx.get(url, timeout=30)).json()["tail"]
+    shown = cluster.read_headers()
+    tail = ask_until_settled(lambda: httpx.get(url, headers=shown, timeout=30)).json()["tail"]
     assert tail["seq_num"] == 1, "something was written"
     assert [p["pid"] for p in cluster.state()["processes"]] == pids, "a process died"
 
@@ -136,9 +138,9 @@ def _check(answer: httpx.Response, status: int, code: str, field: str | None) ->
 
 @pytest.mark.parametrize("case", APPENDS.values(), ids=APPENDS.keys())
 def test_bad_append(cluster: LocalCluster, case: Case) -> None:
-    url = cluster.state()["write_url"] + case.path
+    url, shown = cluster.state()["write_url"] + case.path, cluster.read_headers()
     answer = ask_until_settled(
-        lambda: httpx.post(url, headers=case.headers, content=case.body, timeout=30)
+        lambda: httpx.post(url, headers=case.headers | shown, content=case.body, timeout=30)
     )
     _check(answer, case.status, case.code, case.field)
 
@@ -146,14 +148,15 @@ def test_bad_append(cluster: LocalCluster, case: Case) -> None:
 @pytest.mark.parametrize("query", READS)
 def test_bad_read(cluster: LocalCluster, query: str) -> None:
     url = cluster.state()["read_url"] + f"{RECORDS}?{query}"
-    _check(ask_until_settled(lambda: httpx.get(url, timeout=30)), *READS[query])
+    shown = cluster.read_headers()
+    _check(ask_until_settled(lambda: httpx.get(url, headers=shown, timeout=30)), *READS[query])
 
 
 def test_unknown_log_cannot_be_read(cluster: LocalCluster) -> None:
-    url = cluster.state()["read_url"]
-    answer = httpx.get(url + RECORDS.replace("input", "other"), timeout=30)
+    url, shown = cluster.state()["read_url"], cluster.read_headers()
+    answer = httpx.get(url + RECORDS.replace("input", "other"), headers=shown, timeout=30)
     _check(answer, 404, "log_not_found", "log")
-    answer = httpx.get(url + RECORDS.replace("default", "other"), timeout=30)
+    answer = httpx.get(url + RECORDS.replace("default", "other"), headers=shown, timeout=30)
     _check(answer, 404, "namespace_not_found", "namespace")
 
 
@@ -161,14 +164,16 @@ def test_unknown_log_cannot_be_read(cluster: LocalCluster) -> None:
 def test_bad_configuration(cluster: LocalCluster, name: str) -> None:
     body, code, field = CONFIGS[name]
     url = cluster.state()["write_url"] + "/v1/namespaces/default/logs/never"
-    _check(httpx.put(url, headers=JSON, content=body, timeout=30), 400, code, field)
-    assert httpx.get(url, timeout=30).status_code == 404, "the log was created"
+    shown = cluster.read_headers()
+    _check(httpx.put(url, headers=JSON | shown, content=body, timeout=30), 400, code, field)
+    assert httpx.get(url, headers=shown, timeout=30).status_code == 404, "the log was created"
 
 
 def test_creating_again_with_another_configuration_is_refused(cluster: LocalCluster) -> None:
     url = cluster.state()["write_url"] + "/v1/namespaces/default/logs/twice"
-    assert httpx.put(url, headers=JSON, content=b"{}", timeout=30).status_code == 201
-    assert httpx.put(url, headers=JSON, content=b"{}", timeout=30).status_code == 200
+    headers = JSON | cluster.read_headers()
+    assert httpx.put(url, headers=headers, content=b"{}", timeout=30).status_code == 201
+    assert httpx.put(url, headers=headers, content=b"{}", timeout=30).status_code == 200
     other = b'{"roll": {"interval": "1h"}}'
-    answer = httpx.put(url, headers=JSON, content=other, timeout=30)
+    answer = httpx.put(url, headers=headers, content=other, timeout=30)
     _check(answer, 409, "log_exists_with_other_config", None)

@@ -21,7 +21,7 @@ import pytest
 
 from duramen.client.rest_client import RestClient
 from tests.pauses import let_pass
-from tests.process.cluster import LocalCluster, create_log, run, running_cluster
+from tests.process.cluster import LocalCluster, create_log, run, running_plain_cluster
 from tests.process.commands import duramen
 from tests.process.history import History
 from tests.process.owners import give_all, owned_rows, owners_of
@@ -40,7 +40,7 @@ PACE_S = 0.2
 
 def test_a_round_of_balancing_moves_logs_under_load_and_a_second_one_none(tmp_path: Path) -> None:
     flags = ("--sequencers", "2", "--write-proxies", "2", "--no-restart")
-    with running_cluster(tmp_path / "c", *flags) as cluster:
+    with running_plain_cluster(tmp_path / "c", *flags) as cluster:
 
         async def scenario() -> None:
             histories = [History(f"load-{i}") for i in range(LOG_COUNT)]

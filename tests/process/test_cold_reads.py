@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from duramen.client.core.client import CoreClient
-from tests.process.cluster import create_log, run, running_cluster
+from tests.process.cluster import create_log, run, running_plain_cluster
 from tests.process.cold_segments import (
     BATCHES,
     SEGMENTS,
@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fixture]:
     folder = tmp_path_factory.mktemp("cold") / "c"
-    with running_cluster(folder, "--no-restart") as cluster:
+    with running_plain_cluster(folder, "--no-restart") as cluster:
         hasten_bookies(cluster)
         run(create_log(cluster, "cold", MOVE))
         fixture = Fixture(cluster)

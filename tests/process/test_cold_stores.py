@@ -14,7 +14,7 @@ import pytest
 
 from tests.cold_servers import Missing, running_hdfs, running_s3
 from tests.contract.cold_benches import HdfsColdBench, S3ColdBench
-from tests.process.cluster import create_log, run, running_cluster
+from tests.process.cluster import create_log, run, running_plain_cluster
 from tests.process.cold_segments import LOG, SEGMENTS, Fixture, hasten_bookies
 from tests.process.tiers import MOVE, command
 from tests.requirements import leave_out
@@ -49,7 +49,9 @@ def store_url(
 
 
 def test_a_log_leaves_its_bookies_for_another_store(store_url: str, tmp_path: Path) -> None:
-    with running_cluster(tmp_path / "c", "--no-restart", "--cold-store", store_url) as cluster:
+    with running_plain_cluster(
+        tmp_path / "c", "--no-restart", "--cold-store", store_url
+    ) as cluster:
         assert cluster.state()["cold_store"] == store_url
         hasten_bookies(cluster)
         run(create_log(cluster, "cold", MOVE))

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from duramen.cli.main import main
-from tests.process.cluster import running_cluster
+from tests.process.cluster import running_plain_cluster
 from tests.process.times import HANG_S
 from tests.waiting import wait_in_thread
 
@@ -49,7 +49,7 @@ def begin_authority(folder: Path, ask: Callable[..., str]) -> None:
 
 
 def test_what_a_user_types(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with running_cluster(tmp_path / "data", "--bookies", "4") as cluster:
+    with running_plain_cluster(tmp_path / "data", "--bookies", "4") as cluster:
 
         def ask(*arguments: str, code: int = 0) -> str:
             assert main([*arguments, "--data", str(cluster.folder)]) == code

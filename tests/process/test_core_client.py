@@ -28,7 +28,7 @@ from duramen.runtime.http_client import PeerClient
 from duramen.units import SECOND
 from tests.pauses import let_pass, look_again_soon
 from tests.process.answers import note_come_again
-from tests.process.cluster import LocalCluster, create_log, run, running_cluster
+from tests.process.cluster import LocalCluster, create_log, run, running_plain_cluster
 from tests.process.core_clients import connect, paused, read_by_rest
 from tests.process.times import HANG_S
 
@@ -41,7 +41,7 @@ FLEXIBLE = {"copysets": "flexible", "replication": {"node": 2, "rack": 2}}
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     flags = ("--bookies", "4", "--sequencers", "2", "--no-restart")
-    with running_cluster(tmp_path_factory.mktemp("core") / "c", *flags) as started:
+    with running_plain_cluster(tmp_path_factory.mktemp("core") / "c", *flags) as started:
         # While every bookie is there to say that it understands flexible logs.
         run(create_log(started, "spread", FLEXIBLE))
         yield started

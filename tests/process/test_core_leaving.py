@@ -16,7 +16,7 @@ from duramen.client import DuramenError, Uncertain
 from duramen.client.core import CoreClient
 from tests.complaints import hear_complaints
 from tests.pauses import let_pass
-from tests.process.cluster import LocalCluster, create_log, run, running_cluster
+from tests.process.cluster import LocalCluster, create_log, run, running_plain_cluster
 from tests.process.core_clients import connect, paused, read_by_rest
 from tests.process.times import HANG_S
 
@@ -31,7 +31,7 @@ LEAVES = 3
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     flags = ("--bookies", "4", "--no-restart")
-    with running_cluster(tmp_path_factory.mktemp("leaving") / "c", *flags) as started:
+    with running_plain_cluster(tmp_path_factory.mktemp("leaving") / "c", *flags) as started:
         yield started
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.pauses import look_again_soon
-from tests.process.cluster import create_log, run, running_cluster
+from tests.process.cluster import create_log, run, running_plain_cluster
 from tests.process.history import History
 from tests.process.owners import give_all
 from tests.process.takeovers import append_while, check, owner_of, statistics
@@ -28,7 +28,7 @@ def test_logs_leave_a_sequencer_that_no_bookie_answers(
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(PLANTED))
     monkeypatch.setenv("DURAMEN_PLANTED", str(tmp_path))
-    with running_cluster(tmp_path / "c", "--sequencers", "2") as cluster:
+    with running_plain_cluster(tmp_path / "c", "--sequencers", "2") as cluster:
 
         async def scenario() -> None:
             histories = [History(f"cut-{i}") for i in range(3)]
@@ -68,7 +68,7 @@ def test_who_cannot_recover_a_log_learns_that_another_did(
     """
     monkeypatch.setenv("PYTHONPATH", str(PLANTED))
     monkeypatch.setenv("DURAMEN_PLANTED", str(tmp_path))
-    with running_cluster(tmp_path / "c", "--sequencers", "2", "--no-restart") as cluster:
+    with running_plain_cluster(tmp_path / "c", "--sequencers", "2", "--no-restart") as cluster:
 
         async def scenario() -> None:
             histories = [History(f"stuck-{i}") for i in range(3)]

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from duramen.client.rest_client import RestClient
-from tests.process.cluster import create_log, run, running_cluster
+from tests.process.cluster import create_log, run, running_plain_cluster
 from tests.process.history import History
 from tests.process.takeovers import PAIR, append_while, check, owner_of
 
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
 
 
 def test_appends_go_on_while_the_log_of_a_killed_owner_is_recovered(tmp_path: Path) -> None:
-    with running_cluster(tmp_path, *PAIR) as cluster:
+    with running_plain_cluster(tmp_path, *PAIR) as cluster:
 
         async def scenario() -> None:
             history = History("early")

@@ -16,7 +16,7 @@ from duramen.client import Client
 from duramen.client.rest_client import RestClient
 from duramen.ids import LogId, log_of
 from duramen.wire.entry import HEADER_BYTES, MAGIC, EntryError, EntryInfo, read_entry_info
-from tests.process.cluster import LocalCluster, create_log, run, running_cluster
+from tests.process.cluster import LocalCluster, create_log, run, running_plain_cluster
 from tests.process.copies import close_segment, wait_whole
 from tests.process.hasty_bookie import hasty
 from tests.process.history import History, read_log
@@ -91,7 +91,7 @@ async def read_bodies(cluster: LocalCluster) -> list[bytes]:
 
 
 def test_a_compressed_log_lives_as_any_other(tmp_path: Path) -> None:
-    with running_cluster(tmp_path / "c", "--no-restart", "--sequencers", "2") as cluster:
+    with running_plain_cluster(tmp_path / "c", "--no-restart", "--sequencers", "2") as cluster:
         cluster.start_anew(*cluster.ids("bookie"), wrap=hasty)
         config = {**MOVE, "compression": "zstd"}
         log_id = LogId(int(run(create_log(cluster, "small", config))))

@@ -32,8 +32,8 @@ def cluster(shared_cluster: LocalCluster) -> LocalCluster:
     return shared_cluster
 
 
-def call(url: str, ask: Ask, log: str) -> httpx.Response:
-    headers = dict(ask.headers)
+def call(url: str, ask: Ask, log: str, shown: dict[str, str]) -> httpx.Response:
+    headers = {**shown, **dict(ask.headers)}
     body = ask.body
     if not isinstance(body, bytes | None):
         body = json.dumps(body).encode()
@@ -48,13 +48,13 @@ def call(url: str, ask: Ask, log: str) -> httpx.Response:
 @pytest.mark.parametrize("side", ["write_url", "read_url"])
 @pytest.mark.parametrize("code", CASES)
 def test_a_code_is_provoked_at_either_proxy(cluster: LocalCluster, code: str, side: str) -> None:
-    url = cluster.state()[side]
+    url, shown = cluster.state()[side], cluster.read_headers()
     log = f"{code}-{side}"
-    made = ask_until_settled(lambda: httpx.put(f"{url}{NS}/logs/{log}", timeout=30))
+    made = ask_until_settled(lambda: httpx.put(f"{url}{NS}/logs/{log}", headers=shown, timeout=30))
     assert made.status_code == 201, made.text
     *before, last = CASES[code]
     for ask in before:
-        answer = call(url, ask, log)
+        answer = call(url, ask, log, shown)
         assert answer.status_code < 300, answer.text
-    answer = call(url, last, log)
+    answer = call(url, last, log, shown)
     check_answer(answer, last.method, last.path, ERRORS[code])

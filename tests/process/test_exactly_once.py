@@ -19,7 +19,7 @@ from duramen.ids import EntryId, Epoch, LogId
 from duramen.wire.metadata_json import encode_segment, read_segment
 from tests.pauses import let_pass
 from tests.process.answers import COME_AGAINS_AFTER_A_FAULT_MAX, note_come_again
-from tests.process.cluster import LocalCluster, create_log, run, running_cluster
+from tests.process.cluster import LocalCluster, create_log, run, running_plain_cluster
 from tests.process.copies import open_store
 from tests.process.history import read_log
 from tests.process.metadata_nodes import change_node
@@ -86,7 +86,7 @@ async def _owner(cluster: LocalCluster, http: httpx.AsyncClient, log_id: str) ->
 def test_a_sequencer_killed_under_a_producer_leaves_one_copy_at_one_position(
     tmp_path: Path,
 ) -> None:
-    with running_cluster(tmp_path / "c", "--sequencers", "2") as cluster:
+    with running_plain_cluster(tmp_path / "c", "--sequencers", "2") as cluster:
 
         async def scenario() -> None:
             log_id = await create_log(cluster, LOG, {"roll": {"size": "4KiB"}})
@@ -112,7 +112,7 @@ def test_r15_a_takeover_passes_over_what_is_lost_and_a_truncation_begins_behind_
     tmp_path: Path,
 ) -> None:
     """Entry 1 of the first segment, with batch 1, is recorded as lost between two takeovers."""
-    with running_cluster(tmp_path / "c", "--sequencers", "2") as cluster:
+    with running_plain_cluster(tmp_path / "c", "--sequencers", "2") as cluster:
 
         async def scenario() -> None:
             log_id = await create_log(cluster, LOG, {})

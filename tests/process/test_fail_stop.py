@@ -15,7 +15,7 @@ import pytest
 
 from duramen.client.rest_client import RestClient
 from tests.pauses import look_again_soon
-from tests.process.cluster import LocalCluster, create_log, run, running_cluster
+from tests.process.cluster import LocalCluster, create_log, run, running_plain_cluster
 from tests.process.history import History, read_log
 from tests.process.times import HANG_S
 
@@ -29,7 +29,7 @@ def test_a_broken_invariant_stops_what_it_is_in_and_nothing_is_lost(
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(PLANTED))
     monkeypatch.setenv("DURAMEN_PLANTED", str(tmp_path))
-    with running_cluster(tmp_path / "c", "--bookies", "4") as cluster:
+    with running_plain_cluster(tmp_path / "c", "--bookies", "4") as cluster:
 
         async def scenario() -> None:
             for log in ("broken", "beside"):

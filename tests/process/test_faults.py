@@ -17,7 +17,7 @@ import pytest
 
 from duramen.client.rest_client import RestClient
 from tests.pauses import let_pass, look_again_soon
-from tests.process.cluster import LocalCluster, create_log, run, running_cluster
+from tests.process.cluster import LocalCluster, create_log, run, running_plain_cluster
 from tests.process.history import History, read_log
 from tests.process.times import FAILOVER_S, HANG_S, SILENCE_S
 from tests.ticker import running_ticker
@@ -66,7 +66,7 @@ def _ensemble(segment: dict[str, Any]) -> list[str]:
 
 
 def test_bookie_killed_with_a_spare_changes_the_ensemble(tmp_path: Path) -> None:
-    with running_cluster(tmp_path / "c", "--bookies", "4", "--no-restart") as cluster:
+    with running_plain_cluster(tmp_path / "c", "--bookies", "4", "--no-restart") as cluster:
 
         async def scenario() -> None:
             await create_log(cluster, "spare", {})
@@ -92,7 +92,7 @@ def test_bookie_killed_with_a_spare_changes_the_ensemble(tmp_path: Path) -> None
 
 
 def test_bookie_killed_without_a_spare_is_suspended_and_catches_up(tmp_path: Path) -> None:
-    with running_cluster(tmp_path / "c", "--no-restart") as cluster:
+    with running_plain_cluster(tmp_path / "c", "--no-restart") as cluster:
 
         async def held(ledger_id: int) -> list[list[list[int]]]:
             ranges = []
@@ -130,7 +130,7 @@ def test_bookie_killed_without_a_spare_is_suspended_and_catches_up(tmp_path: Pat
 
 
 def test_two_of_three_bookies_killed_waits_fails_clearly_and_goes_on(tmp_path: Path) -> None:
-    with running_cluster(tmp_path / "c", "--no-restart") as cluster:
+    with running_plain_cluster(tmp_path / "c", "--no-restart") as cluster:
 
         async def scenario() -> None:
             await create_log(cluster, "two", {})
@@ -155,7 +155,10 @@ def test_sequencer_killed_in_mid_run(tmp_path: Path, sequencers: int) -> None:
     flags = ["--sequencers", str(sequencers)]
     if sequencers == 2:
         flags.append("--no-restart")
-    with running_cluster(tmp_path / "c", *flags) as cluster, running_ticker(tmp_path) as ticker:
+    with (
+        running_plain_cluster(tmp_path / "c", *flags) as cluster,
+        running_ticker(tmp_path) as ticker,
+    ):
 
         async def owner(log_id: str) -> str:
             async with httpx.AsyncClient(timeout=30) as http:
@@ -195,7 +198,7 @@ def test_sequencer_killed_in_mid_run(tmp_path: Path, sequencers: int) -> None:
 
 
 def test_everything_killed_at_once_keeps_what_was_acknowledged(tmp_path: Path) -> None:
-    cluster = LocalCluster(tmp_path / "c")
+    cluster = LocalCluster(tmp_path / "c", "--security", "none")
     cluster.start()
     histories = [History(f"all-{i}") for i in range(3)]
 
@@ -213,7 +216,7 @@ def test_everything_killed_at_once_keeps_what_was_acknowledged(tmp_path: Path) -
         await client.close()
 
     run(before())
-    with running_cluster(tmp_path / "c") as again:
+    with running_plain_cluster(tmp_path / "c") as again:
 
         async def after() -> None:
             for history in histories:
@@ -229,7 +232,7 @@ def test_everything_killed_at_once_keeps_what_was_acknowledged(tmp_path: Path) -
 
 
 def test_zookeeper_stopped_for_20_s_does_not_stop_appends(tmp_path: Path) -> None:
-    with running_cluster(tmp_path / "c") as cluster, running_ticker(tmp_path) as ticker:
+    with running_plain_cluster(tmp_path / "c") as cluster, running_ticker(tmp_path) as ticker:
 
         async def scenario() -> None:
             await create_log(cluster, "zookeeper", {})

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from duramen.ids import Epoch, LogId, ledger_of
-from tests.process.cluster import LocalCluster, create_log, run, running_cluster
+from tests.process.cluster import LocalCluster, create_log, run, running_plain_cluster
 from tests.process.hasty_bookie import hasty
 from tests.process.history import History, read_log
 from tests.process.tiers import (
@@ -39,7 +39,7 @@ JOBS = "duramen_spark.main"
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Six bookies that drop at once what they may."""
     folder = tmp_path_factory.mktemp("flexible") / "c"
-    with running_cluster(folder, "--no-restart", "--bookies", "6") as cluster:
+    with running_plain_cluster(folder, "--no-restart", "--bookies", "6") as cluster:
         cluster.start_anew(*cluster.ids("bookie"), wrap=hasty)
         yield cluster
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.cluster import LocalCluster, run, running_cluster
+from tests.process.cluster import LocalCluster, run, running_plain_cluster
 from tests.process.flexible_figures import FAULTS, FLAGS, LEAD_S, SIDES, figures_of
 from tests.process.times import HANG_S
 
@@ -22,7 +22,7 @@ SECONDS = 8.0 + LEAD_S
 
 
 def test_a_bookie_in_trouble_costs_a_flexible_log_no_metadata(tmp_path: Path) -> None:
-    with running_cluster(tmp_path / "c", *FLAGS) as cluster:
+    with running_plain_cluster(tmp_path / "c", *FLAGS) as cluster:
         run(scenario(cluster), timeout_s=2 * HANG_S)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from duramen.client.rest_client import RestClient
-from tests.process.cluster import LocalCluster, create_log, run, running_cluster
+from tests.process.cluster import LocalCluster, create_log, run, running_plain_cluster
 from tests.process.history import History, read_log
 from tests.process.times import HANG_S
 from tests.waiting import wait_for
@@ -84,7 +84,7 @@ def check_nodeset(cluster: LocalCluster) -> None:
 
 
 def test_a_log_becomes_flexible_and_striped_again(tmp_path: Path) -> None:
-    with running_cluster(tmp_path / "data", *FLAGS) as cluster:
+    with running_plain_cluster(tmp_path / "data", *FLAGS) as cluster:
         run(create_log(cluster, "log", {}))
         history = History("log")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from duramen.ids import LogId
-from tests.process.cluster import LocalCluster, create_log, run, running_cluster
+from tests.process.cluster import LocalCluster, create_log, run, running_plain_cluster
 from tests.process.history import History
 from tests.process.log_changes import read_versions
 from tests.process.owners import wait_owned_by
@@ -29,7 +29,7 @@ APPENDS_COUNT = 100
 
 
 def test_two_bookies_of_two_racks_are_killed_and_nothing_is_lost(tmp_path: Path) -> None:
-    with running_cluster(tmp_path / "c", *FLAGS) as cluster:
+    with running_plain_cluster(tmp_path / "c", *FLAGS) as cluster:
         run(scenario(cluster), timeout_s=2 * HANG_S)
 
 

@@ -17,7 +17,7 @@ from duramen.client.rest_client import RestClient
 from duramen.core.flexible.segment import FlexibleSegment
 from duramen.ids import NOTHING, LogId
 from duramen.wire.metadata_json import read_any_segment
-from tests.process.cluster import LocalCluster, create_log, run, running_cluster
+from tests.process.cluster import LocalCluster, create_log, run, running_plain_cluster
 from tests.process.copies import (
     ask,
     ask_until,
@@ -99,7 +99,7 @@ async def list_named(cluster: LocalCluster) -> set[str]:
 
 
 def test_a_lost_bookie_goes_out_of_the_maps_and_another_is_emptied(tmp_path: Path) -> None:
-    with running_cluster(tmp_path / "c", *FLAGS) as cluster:
+    with running_plain_cluster(tmp_path / "c", *FLAGS) as cluster:
         history = History(LOG)
         (sequencer,) = cluster.ids("sequencer")
         lost, emptied = cluster.ids("bookie")[:2]

@@ -26,7 +26,7 @@ from tests.chaos.history import HistoryFile, history_path, read_clock_ns, read_h
 from tests.chaos.load import LoadOptions
 from tests.pauses import let_pass, look_again_soon
 from tests.process.chaos_load import judge_logs, require_good, running_load
-from tests.process.cluster import LocalCluster, create_log, run, running_cluster
+from tests.process.cluster import LocalCluster, create_log, run, running_plain_cluster
 from tests.process.direct_appends import DirectAppends
 from tests.process.owners import give_all, owners_of, wait_owned_by
 from tests.process.takeovers import statistics
@@ -55,7 +55,10 @@ ACKNOWLEDGED = (AppendedBatch, AlreadyStored)
 
 def test_an_owner_frozen_for_15_s_acknowledges_nothing_after_the_seal(tmp_path: Path) -> None:
     flags = ("--sequencers", "2", "--write-proxies", "2", "--no-restart")
-    with running_cluster(tmp_path / "c", *flags) as cluster, running_ticker(tmp_path) as ticker:
+    with (
+        running_plain_cluster(tmp_path / "c", *flags) as cluster,
+        running_ticker(tmp_path) as ticker,
+    ):
         run(scenario(cluster, tmp_path, ticker), timeout_s=2 * HANG_S)
 
 

@@ -23,7 +23,7 @@ import pytest
 from duramen.core.ownership.loss_pauses import FORGOTTEN_AFTER_US
 from duramen.units import SECOND
 from tests.pauses import let_pass, look_again_soon
-from tests.process.cluster import LocalCluster, create_log, run, running_cluster
+from tests.process.cluster import LocalCluster, create_log, run, running_plain_cluster
 from tests.process.history import read_log
 from tests.process.owners import give_all, owners_of
 from tests.process.steady_load import EVERY_S, Load, running_loads
@@ -47,7 +47,10 @@ SEQUENCER_COUNT = 6
 @pytest.mark.timeout(_TIMEOUT_S + HANG_S)
 def test_a_frozen_owner_is_succeeded_before_its_session_ends(tmp_path: Path) -> None:
     flags = ("--sequencers", str(SEQUENCER_COUNT), "--no-restart")
-    with running_cluster(tmp_path / "c", *flags) as cluster, running_ticker(tmp_path) as ticker:
+    with (
+        running_plain_cluster(tmp_path / "c", *flags) as cluster,
+        running_ticker(tmp_path) as ticker,
+    ):
         run(scenario(cluster, ticker), timeout_s=_TIMEOUT_S)
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
@@ -24,7 +25,7 @@ import httpx
 import pytest
 
 from tests.cache import cache_folder
-from tests.process.cluster import LocalCluster
+from tests.process.cluster import LocalCluster, running_plain_cluster
 from tests.process.times import HANG_S
 from tests.requirements import Need, leave_out
 
@@ -85,8 +86,10 @@ def h2spec() -> Path:
 
 
 @pytest.fixture(scope="module")
-def cluster(shared_cluster: LocalCluster) -> LocalCluster:
-    return shared_cluster
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """One that asks nobody who calls: h2spec shows no header."""
+    with running_plain_cluster(tmp_path_factory.mktemp("plain") / "c") as running:
+        yield running
 
 
 @pytest.mark.process

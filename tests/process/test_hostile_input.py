@@ -23,7 +23,7 @@ import pytest
 
 from duramen.units import MIB
 from duramen.wire.edge.content_coding import zstd
-from tests.process.cluster import LocalCluster, create_log, run, running_cluster
+from tests.process.cluster import LocalCluster, create_log, run, running_plain_cluster
 from tests.process.times import HANG_S, SESSION_S, STILL_S
 from tests.ticker import Ticker, running_ticker
 from tests.waiting import wait_in_thread
@@ -83,7 +83,7 @@ class Steady:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with running_cluster(tmp_path_factory.mktemp("hostile") / "c") as started:
+    with running_plain_cluster(tmp_path_factory.mktemp("hostile") / "c") as started:
         run(create_log(started, "target", {}))
         run(create_log(started, "steady", {}))
         url = started.state()["write_url"] + RECORDS

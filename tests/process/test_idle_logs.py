@@ -22,7 +22,7 @@ import pytest
 from duramen.client.rest_client import RestClient
 from duramen.wire.record_batch import encode_batch
 from tests.process.answers import COME_AGAINS_AFTER_A_FAULT_MAX, repeat_safely
-from tests.process.cluster import LocalCluster, run, running_cluster
+from tests.process.cluster import LocalCluster, run, running_plain_cluster
 from tests.process.takeovers import statistics
 from tests.process.times import HANG_S
 from tests.waiting import wait_in_thread
@@ -51,7 +51,7 @@ _CONFIG = {"roll": {"idle_close": "1s"}}
 
 @pytest.mark.timeout(_TIMEOUT_S + 120)
 def test_idle_logs_cost_little_memory_and_no_recovery(tmp_path: Path) -> None:
-    with running_cluster(tmp_path / "c", "--sequencers", "2", "--no-restart") as cluster:
+    with running_plain_cluster(tmp_path / "c", "--sequencers", "2", "--no-restart") as cluster:
         owner, other = cluster.ids("sequencer")
         cluster.kill(other)
 

@@ -26,7 +26,7 @@ from duramen.wire.disk.journal_format import BLOCK_BYTES
 from tests.pauses import observe_for
 from tests.process import hasty_sequencer
 from tests.process.answers import COME_AGAINS_AFTER_A_FAULT_MAX, note_come_again
-from tests.process.cluster import LocalCluster, create_log, run, running_cluster
+from tests.process.cluster import LocalCluster, create_log, run, running_plain_cluster
 from tests.process.hasty_bookie import hasty
 from tests.process.history import History, read_log
 from tests.process.times import HANG_S
@@ -97,7 +97,7 @@ def refusal(cluster: LocalCluster, history: History) -> str:
 def test_a_log_lives_and_ends_as_it_is_told(tmp_path: Path) -> None:
     """One story: truncated inside the open segment, taken over, ended, deleted, had back."""
     flags = ("--sequencers", "2", "--no-restart")
-    with running_cluster(tmp_path / "c", *flags) as cluster:
+    with running_plain_cluster(tmp_path / "c", *flags) as cluster:
         log_id = run(create_log(cluster, "life", {}))
         history = History("life", records_per_append=4)
         append(cluster, history, 5)
@@ -165,7 +165,7 @@ def _owner_of(cluster: LocalCluster, log_id: str) -> str:
 
 def test_bookies_give_back_what_retention_lets_go(tmp_path: Path) -> None:
     """By age, in seconds: truncated, given up, dropped, compacted; measured in files on disk."""
-    with running_cluster(tmp_path / "c", "--no-restart") as cluster:
+    with running_plain_cluster(tmp_path / "c", "--no-restart") as cluster:
         bookies = cluster.ids("bookie")
         cluster.start_anew(*bookies, wrap=lambda command: [*hasty(command), *SMALL_FILES])
         wait_in_thread(lambda: all(_upkeep(cluster, b) for b in bookies), HANG_S, "hasty bookies")
@@ -210,7 +210,7 @@ def test_a_deleted_log_gives_its_space_back_when_it_can_be_had_back_no_more(
     tmp_path: Path,
 ) -> None:
     """Two steps: hidden, and whole when it is undeleted; then purged, and its bytes are free."""
-    with running_cluster(tmp_path / "c", "--no-restart") as cluster:
+    with running_plain_cluster(tmp_path / "c", "--no-restart") as cluster:
         bookies, (sequencer,) = cluster.ids("bookie"), cluster.ids("sequencer")
         cluster.start_anew(*bookies, wrap=lambda command: [*hasty(command), *SMALL_FILES])
         cluster.start_anew(sequencer, wrap=hasty_sequencer.hasty)
@@ -295,7 +295,7 @@ def _is_gone(cluster: LocalCluster, log_id: str, sequencer: str) -> bool:
 
 def test_a_log_is_ended_under_load_and_no_append_is_lost(tmp_path: Path) -> None:
     """What was acknowledged is in the log, what was refused is not, and the end stays the end."""
-    with running_cluster(tmp_path / "c", "--write-proxies", "2") as cluster:
+    with running_plain_cluster(tmp_path / "c", "--write-proxies", "2") as cluster:
 
         async def scenario() -> None:
             await create_log(cluster, "busy", {})

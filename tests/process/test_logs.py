@@ -16,7 +16,7 @@ import pytest
 
 from duramen.client.rest_client import RestClient
 from tests.pauses import look_again_soon
-from tests.process.cluster import LocalCluster, create_log, run, running_cluster
+from tests.process.cluster import LocalCluster, create_log, run, running_plain_cluster
 from tests.process.history import History, read_log
 from tests.process.times import HANG_S
 from tests.waiting import wait_in_thread
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
 
 
 async def _append(cluster: LocalCluster, history: History, count: int) -> None:
-    client = RestClient(cluster.state()["write_url"])
+    client = cluster.open_client("write_url")
     try:
         for _ in range(count):
             assert await history.append(client), history.codes
@@ -35,7 +35,7 @@ async def _append(cluster: LocalCluster, history: History, count: int) -> None:
 
 
 async def _segments(cluster: LocalCluster, log: str) -> list[dict[str, Any]]:
-    client = RestClient(cluster.state()["read_url"])
+    client = cluster.open_client("read_url")
     try:
         segments: list[dict[str, Any]] = (await client.list_segments("default", log))["segments"]
         return segments
@@ -58,7 +58,7 @@ def test_rolls_under_load_leave_no_gap_and_no_double(
                 await _append(cluster, history, 50)
         assert not history.codes
         total = 3 * len(history.acknowledged)
-        bodies = await read_log(cluster.state()["read_url"], name, expect_count=total)
+        bodies = await read_log(cluster.open_client("read_url"), name, expect_count=total)
         history.check(bodies)
         segments = await _segments(cluster, name)
         closed = segments[:-1]
@@ -71,7 +71,9 @@ def test_rolls_under_load_leave_no_gap_and_no_double(
 
 
 def test_two_sequencers_share_the_logs_and_redirect(tmp_path: Path) -> None:
-    with running_cluster(tmp_path / "c", "--sequencers", "2", "--write-proxies", "2") as cluster:
+    with running_plain_cluster(
+        tmp_path / "c", "--sequencers", "2", "--write-proxies", "2"
+    ) as cluster:
 
         async def owned(node_id: str) -> set[str]:
             async with httpx.AsyncClient(timeout=30) as http:
@@ -94,13 +96,13 @@ def test_two_sequencers_share_the_logs_and_redirect(tmp_path: Path) -> None:
                 assert await history.append(client), history.codes
             await client.close()
             for history in histories:
-                history.check(await read_log(cluster.state()["read_url"], history.log))
+                history.check(await read_log(cluster.open_client("read_url"), history.log))
 
         run(scenario())
 
 
 def test_an_orphaned_log_is_closed_without_an_append(tmp_path: Path) -> None:
-    with running_cluster(tmp_path / "c", "--sequencers", "2", "--no-restart") as cluster:
+    with running_plain_cluster(tmp_path / "c", "--sequencers", "2", "--no-restart") as cluster:
 
         async def scenario() -> None:
             histories = [History(f"orphan-{i}") for i in range(6)]
@@ -113,7 +115,9 @@ def test_an_orphaned_log_is_closed_without_an_append(tmp_path: Path) -> None:
             assert 0 < orphan_count < 6, "the fault would have no effect, or too much"
             await asyncio.to_thread(cluster.kill, "sequencer-0")
             for history in histories:
-                bodies = await read_log(cluster.state()["read_url"], history.log, expect_count=60)
+                bodies = await read_log(
+                    cluster.open_client("read_url"), history.log, expect_count=60
+                )
                 history.check(bodies)
             async with asyncio.timeout(HANG_S):
                 while True:
@@ -128,7 +132,7 @@ def test_an_orphaned_log_is_closed_without_an_append(tmp_path: Path) -> None:
 def test_an_existing_zookeeper_is_used(tmp_path: Path) -> None:
     with running_zookeeper(tmp_path / "zookeeper") as server:
         folder = tmp_path / "c"
-        with running_cluster(folder, "--zookeeper", server.address) as cluster:
+        with running_plain_cluster(folder, "--zookeeper", server.address) as cluster:
             assert cluster.ids("zookeeper") == []
             assert cluster.state()["zookeeper"] == server.address
 
@@ -136,7 +140,7 @@ def test_an_existing_zookeeper_is_used(tmp_path: Path) -> None:
                 await create_log(cluster, "outside", {})
                 history = History("outside")
                 await _append(cluster, history, 10)
-                bodies = await read_log(cluster.state()["read_url"], "outside", expect_count=30)
+                bodies = await read_log(cluster.open_client("read_url"), "outside", expect_count=30)
                 history.check(bodies)
 
             run(scenario())

@@ -19,7 +19,7 @@ import pytest
 from duramen.client.rest_client import RestClient
 from duramen.runtime.edge.embedded_server import count_connections
 from tests.component.raw_http import PREFACE
-from tests.process.cluster import create_log, run, running_cluster
+from tests.process.cluster import create_log, run, running_plain_cluster
 from tests.process.history import History
 
 # Quiet: what looks connections up in /proc has ten thousand more to read meanwhile.
@@ -57,7 +57,7 @@ async def idle_connections(url: str, count: int) -> AsyncIterator[None]:
 
 
 def test_idle_connections_shut_nobody_out(tmp_path: Path) -> None:
-    with running_cluster(tmp_path / "c", "--sequencers", "1") as cluster:
+    with running_plain_cluster(tmp_path / "c", "--sequencers", "1") as cluster:
 
         async def scenario() -> None:
             await create_log(cluster, "busy", {})

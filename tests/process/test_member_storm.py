@@ -24,7 +24,7 @@ import pytest
 
 from tests.pauses import let_pass
 from tests.process import deaf_member
-from tests.process.cluster import LocalCluster, create_log, run, running_cluster
+from tests.process.cluster import LocalCluster, create_log, run, running_plain_cluster
 from tests.process.history import read_log
 from tests.process.steady_load import Load, running_loads
 from tests.process.takeovers import statistics
@@ -53,7 +53,7 @@ _TIMEOUT_S: Final = CALM_S + STORM_S + 2 * HANG_S
 @pytest.mark.timeout(_TIMEOUT_S + HANG_S)
 def test_lost_pings_take_no_log_and_slow_nothing_down(tmp_path: Path) -> None:
     flags = ("--sequencers", str(SEQUENCER_COUNT), "--no-restart")
-    with running_cluster(tmp_path / "c", *flags) as cluster:
+    with running_plain_cluster(tmp_path / "c", *flags) as cluster:
         run(scenario(cluster), timeout_s=_TIMEOUT_S)
 
 

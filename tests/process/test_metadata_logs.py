@@ -16,7 +16,7 @@ import pytest
 from duramen.core.log_node import LogNode
 from duramen.ids import Epoch, LogId, metadata_log_of
 from duramen.wire.metadata_json import read_log
-from tests.process.cluster import LocalCluster, create_log, run, running_cluster
+from tests.process.cluster import LocalCluster, create_log, run, running_plain_cluster
 from tests.process.copies import open_store
 from tests.process.hasty_sequencer import hasty, plain
 from tests.process.history import History
@@ -43,7 +43,7 @@ ARCHIVE = (JOBS, "archive", "default/long", "--runner", "threads", "--recheck-af
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Three bookies and two sequencers, for which no cold copy is too fresh."""
     folder = tmp_path_factory.mktemp("metadata") / "c"
-    with running_cluster(folder, "--no-restart", "--sequencers", "2") as cluster:
+    with running_plain_cluster(folder, "--no-restart", "--sequencers", "2") as cluster:
         cluster.start_anew(*cluster.ids("sequencer"), wrap=hasty)
         yield cluster
 

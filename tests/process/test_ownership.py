@@ -18,7 +18,7 @@ import pytest
 from duramen.client.rest_client import RestClient
 from duramen.limits import APPEND_TIMEOUT_US
 from duramen.units import SECOND
-from tests.process.cluster import create_log, run, running_cluster
+from tests.process.cluster import create_log, run, running_plain_cluster
 from tests.process.history import History
 from tests.process.takeovers import PAIR, append_while, check, owner_of, statistics
 from tests.process.times import HANG_S, STILL_S
@@ -31,7 +31,7 @@ UNCERTAIN = "append_uncertain"
 
 
 def test_a_sequencer_that_is_told_to_stop_hands_its_logs_over_in_peace(tmp_path: Path) -> None:
-    with running_cluster(tmp_path / "c", *PAIR) as cluster:
+    with running_plain_cluster(tmp_path / "c", *PAIR) as cluster:
 
         async def scenario() -> None:
             histories = [History(f"peace-{i}") for i in range(6)]
@@ -61,7 +61,7 @@ def test_a_sequencer_that_is_told_to_stop_hands_its_logs_over_in_peace(tmp_path:
 
 
 def test_one_log_is_handed_over_and_back_under_load(tmp_path: Path) -> None:
-    with running_cluster(tmp_path / "c", *PAIR, "--write-proxies", "2") as cluster:
+    with running_plain_cluster(tmp_path / "c", *PAIR, "--write-proxies", "2") as cluster:
 
         async def scenario() -> None:
             await create_log(cluster, "moved", {})
@@ -97,7 +97,10 @@ def test_one_log_is_handed_over_and_back_under_load(tmp_path: Path) -> None:
 
 @pytest.mark.quiet
 def test_every_log_of_a_killed_sequencer_takes_appends_again(tmp_path: Path) -> None:
-    with running_cluster(tmp_path / "c", *PAIR) as cluster, running_ticker(tmp_path) as ticker:
+    with (
+        running_plain_cluster(tmp_path / "c", *PAIR) as cluster,
+        running_ticker(tmp_path) as ticker,
+    ):
 
         async def scenario() -> None:
             histories = [History(f"many-{i}") for i in range(60)]
@@ -133,7 +136,7 @@ def test_every_log_of_a_killed_sequencer_takes_appends_again(tmp_path: Path) -> 
 
 
 def test_appends_of_several_proxies_create_their_log_once(tmp_path: Path) -> None:
-    with running_cluster(tmp_path / "c", "--write-proxies", "2") as cluster:
+    with running_plain_cluster(tmp_path / "c", "--write-proxies", "2") as cluster:
 
         async def scenario() -> None:
             urls = [cluster.process(node_id)["data_url"] for node_id in cluster.ids("writeproxy")]

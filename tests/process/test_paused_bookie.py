@@ -23,7 +23,7 @@ import pytest
 from duramen.client.rest_client import RestClient
 from duramen.units import MIB
 from tests.pauses import let_pass, look_again_soon
-from tests.process.cluster import LocalCluster, create_log, run, running_cluster
+from tests.process.cluster import LocalCluster, create_log, run, running_plain_cluster
 from tests.process.copies import (
     NAMESPACE,
     close_segment,
@@ -62,7 +62,10 @@ def test_a_paused_bookie_costs_bounded_memory_and_gets_its_copies(
     tmp_path: Path, bookie_count: int
 ) -> None:
     flags = ("--bookies", str(bookie_count), "--no-restart")
-    with running_cluster(tmp_path / "c", *flags) as cluster, running_ticker(tmp_path) as ticker:
+    with (
+        running_plain_cluster(tmp_path / "c", *flags) as cluster,
+        running_ticker(tmp_path) as ticker,
+    ):
         history = History("paused", record_bytes=RECORD_BYTES)
 
         async def scenario() -> None:

@@ -23,7 +23,7 @@ from duramen.wire.read_answers import parse_batches
 from tests.component.event_stream import listen
 from tests.pauses import let_pass, look_again_soon
 from tests.process.browser import Browser, serving, write_page
-from tests.process.cluster import LocalCluster, create_log, run, running_cluster
+from tests.process.cluster import LocalCluster, create_log, run, running_plain_cluster
 from tests.process.times import HANG_S
 from tests.requirements import Need, leave_out
 
@@ -106,7 +106,7 @@ def test_readers_wait_out_a_silence_and_get_what_comes_then(tmp_path: Path) -> N
     site.mkdir()
     with (
         serving(site) as origin,
-        running_cluster(tmp_path / "c", "--cors-origin", origin) as cluster,
+        running_plain_cluster(tmp_path / "c", "--cors-origin", origin) as cluster,
     ):
         state = cluster.state()
         write_page(site, write_url=state["write_url"], read_url=state["read_url"])
@@ -132,6 +132,7 @@ async def wait_out(cluster: LocalCluster, node: str, page_url: str) -> None:
         await wait_closed(http, state)
         page = Browser(node, page_url)
         try:
+            page.paste_token("nobody asks")
             page.wait("records", "0: before")
             async with asyncio.TaskGroup() as readers:
                 for log in logs:
@@ -147,7 +148,7 @@ async def wait_out(cluster: LocalCluster, node: str, page_url: str) -> None:
             await asyncio.to_thread(page.wait, "records", f"1: {NEWS}")
         finally:
             page.close()
-        assert page.connections == [200], "the page's stream did not last"
+        assert page.connections == [200, 200], "the page's stream lasts for its minute of silence"
         budget = client.statistics()["retries"]
         assert budget["taken"] == 0, f"the SDK had to come again: {budget}"
 

@@ -27,7 +27,7 @@ from pyreqwest.client import ClientBuilder
 from duramen.wire.read_answers import NEXT_HEADER, parse_batches
 from tests.component.event_stream import listen
 from tests.pauses import let_pass, look_again_soon
-from tests.process.cluster import LocalCluster, create_log, run, running_cluster
+from tests.process.cluster import LocalCluster, create_log, run, running_plain_cluster
 from tests.process.times import HANG_S
 from tests.ticker import Ticker, running_ticker
 
@@ -71,7 +71,7 @@ _RETRY_S = 0.1
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with running_cluster(tmp_path_factory.mktemp("readers") / "c", "--no-restart") as started:
+    with running_plain_cluster(tmp_path_factory.mktemp("readers") / "c", "--no-restart") as started:
         yield started
 
 

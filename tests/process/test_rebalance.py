@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from duramen.client.rest_client import RestClient
-from tests.process.cluster import LocalCluster, create_log, run, running_cluster
+from tests.process.cluster import LocalCluster, create_log, run, running_plain_cluster
 from tests.process.commands import duramen
 from tests.process.copies import (
     append_slowly,
@@ -38,7 +38,7 @@ TOLERANCE = 0.15
 def test_a_bookie_that_joins_gets_its_share_and_a_killed_auditor_is_succeeded(
     tmp_path: Path,
 ) -> None:
-    with running_cluster(tmp_path / "c", *FLAGS) as cluster:
+    with running_plain_cluster(tmp_path / "c", *FLAGS) as cluster:
         newcomer = cluster.ids("bookie")[-1]
         cluster.kill(newcomer)  # it holds nothing yet, and joins later
         history, filled = History("told"), ["filled-0", "filled-1"]

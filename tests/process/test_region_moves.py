@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from duramen.client.rest_client import RestClient
-from tests.process.cluster import LocalCluster, create_log, run, running_cluster
+from tests.process.cluster import LocalCluster, create_log, run, running_plain_cluster
 from tests.process.commands import duramen
 from tests.process.copies import (
     append_slowly,
@@ -39,7 +39,7 @@ def bookies_of(cluster: LocalCluster, region: str) -> list[str]:
 
 
 def test_a_region_is_closed_emptied_and_removed_and_another_is_added(tmp_path: Path) -> None:
-    with running_cluster(tmp_path / "c", *FLAGS) as cluster:
+    with running_plain_cluster(tmp_path / "c", *FLAGS) as cluster:
         leaving, coming = bookies_of(cluster, "y"), bookies_of(cluster, "z")
         for name in coming:
             cluster.kill(name)  # they hold nothing yet, and come later

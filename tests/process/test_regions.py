@@ -19,7 +19,7 @@ import pytest
 
 from duramen.client.rest_client import RestClient
 from duramen.errors import DuramenError
-from tests.process.cluster import LocalCluster, create_log, run, running_cluster
+from tests.process.cluster import LocalCluster, create_log, run, running_plain_cluster
 from tests.process.history import History, read_log
 from tests.process.times import HANG_S
 from tests.waiting import wait_in_thread
@@ -49,7 +49,7 @@ def takers(cluster: LocalCluster, *words: str) -> dict[str, int]:
 
 
 def test_a_region_is_lost_under_load_and_appends_go_on(tmp_path: Path) -> None:
-    with running_cluster(tmp_path / "data", *FLAGS) as cluster:
+    with running_plain_cluster(tmp_path / "data", *FLAGS) as cluster:
         run(create_log(cluster, "global", {"replication": GLOBAL}))
         rows = duramen(cluster, "bookies")[1]["bookies"]
         places = Counter((row["region"], row["rack"]) for row in rows)

@@ -20,7 +20,7 @@ from duramen.client.rest_client import RestClient
 from duramen.errors import DuramenError
 from duramen.runtime.http_client import PeerError
 from tests.pauses import look_again_soon
-from tests.process.cluster import LocalCluster, create_log, run, running_cluster
+from tests.process.cluster import LocalCluster, create_log, run, running_plain_cluster
 from tests.process.copies import close_segment
 from tests.process.history import History, read_log
 from tests.process.times import HANG_S, SETTLED_S
@@ -95,7 +95,10 @@ async def wait_quiet(cluster: LocalCluster) -> None:
 
 
 def test_a_lost_bookie_is_replaced_and_another_is_emptied(tmp_path: Path) -> None:
-    with running_cluster(tmp_path / "c", *FLAGS) as cluster, running_ticker(tmp_path) as ticker:
+    with (
+        running_plain_cluster(tmp_path / "c", *FLAGS) as cluster,
+        running_ticker(tmp_path) as ticker,
+    ):
         history = History(LOG)
         (sequencer,) = cluster.ids("sequencer")
         lost, emptied = cluster.ids("bookie")[:2]

@@ -21,7 +21,7 @@ from duramen.runtime.stores.zookeeper_store import ZooKeeperStore
 from duramen.units import MIB, SECOND
 from duramen.wire.metadata_json import Paths, read_segment
 from duramen.wire.repair_calls import Inventory, Pull, PullAnswer, Source
-from tests.process.cluster import LocalCluster, create_log, run, running_cluster
+from tests.process.cluster import LocalCluster, create_log, run, running_plain_cluster
 from tests.process.history import History
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
@@ -92,7 +92,7 @@ async def pull_all(
 
 
 def test_a_pull_whose_target_is_killed_is_finished_by_the_next(tmp_path: Path) -> None:
-    with running_cluster(tmp_path / "c", "--bookies", "4", "--no-restart") as cluster:
+    with running_plain_cluster(tmp_path / "c", "--bookies", "4", "--no-restart") as cluster:
         log_id = LogId(int(run(create_log(cluster, "copied", {}))))
         run(fill(cluster))
         segment = run(read_closed(cluster, log_id))

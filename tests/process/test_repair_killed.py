@@ -18,7 +18,7 @@ import pytest
 
 from duramen.client.rest_client import RestClient
 from tests.pauses import let_pass
-from tests.process.cluster import LocalCluster, create_log, run, running_cluster
+from tests.process.cluster import LocalCluster, create_log, run, running_plain_cluster
 from tests.process.copies import (
     ask,
     ask_until,
@@ -42,7 +42,7 @@ FILLED_BYTES = 48 << 20
 
 
 def test_repair_that_is_killed_at_any_moment_is_done_by_another(tmp_path: Path) -> None:
-    with running_cluster(tmp_path / "c", *FLAGS) as cluster:
+    with running_plain_cluster(tmp_path / "c", *FLAGS) as cluster:
         history, filled = History("told"), ["filled-0", "filled-1"]
         rng = random.Random(SEED)
 

@@ -24,7 +24,7 @@ import pytest
 from duramen.client.rest_client import RestClient
 from duramen.errors import DuramenError
 from tests.pauses import let_pass, look_again_soon
-from tests.process.cluster import LocalCluster, create_log, run, running_cluster
+from tests.process.cluster import LocalCluster, create_log, run, running_plain_cluster
 from tests.process.commands import duramen, run_duramen
 from tests.process.copies import close_segment
 from tests.process.history import NAMESPACE, History, read_log
@@ -53,7 +53,7 @@ class Load:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Load]:
         """Append while the body runs; whole reads are checked at the end."""
-        client = RestClient(self._cluster.state()["write_url"])
+        client = self._cluster.open_client("write_url")
         writers = [asyncio.create_task(self._write(client, h)) for h in self.histories]
         try:
             for history in self.histories:
@@ -75,8 +75,8 @@ class Load:
     async def _check(self, history: History) -> None:
         assert not history.refused and not history.uncertain, history.codes
         expected = max(end for _, end in history.acknowledged.values())
-        read_url = self._cluster.state()["read_url"]
-        bodies = await read_log(read_url, history.log, expect_count=expected)
+        reader = self._cluster.open_client("read_url")
+        bodies = await read_log(reader, history.log, expect_count=expected)
         history.check(bodies)
         assert len(bodies) == expected
 
@@ -103,12 +103,14 @@ class Waiter:
         self.got_s: dict[int, float] = {}
         self.refusals: list[str] = []
         self._url = f"{cluster.state()['read_url']}/v1/namespaces/{NAMESPACE}/logs/{log}/records"
+        self._headers = cluster.read_headers()
         self._stop = asyncio.Event()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Waiter]:
         """Read while the body runs."""
-        async with httpx.AsyncClient(timeout=HANG_S, trust_env=False) as http:
+        client = httpx.AsyncClient(timeout=HANG_S, trust_env=False, headers=self._headers)
+        async with client as http:
             reading = asyncio.create_task(self._read(http))
             try:
                 yield self
@@ -135,8 +137,8 @@ class Roller:
 
     def __init__(self, cluster: LocalCluster, ids: dict[str, str]) -> None:
         self._ids = ids
-        self._client = RestClient(cluster.state()["write_url"])
-        self._http = httpx.AsyncClient(timeout=30)
+        self._client = cluster.open_client("write_url")
+        self._http = httpx.AsyncClient(timeout=30, verify=cluster.trust_admin_ports())
         self._admin_url = cluster.process("sequencer-0")["admin_url"]
 
     async def roll(self, log: str, count: int) -> None:
@@ -156,7 +158,7 @@ class Roller:
 
 
 async def _segments(cluster: LocalCluster, log: str) -> list[dict[str, Any]]:
-    client = RestClient(cluster.state()["read_url"])
+    client = cluster.open_client("read_url")
     try:
         segments: list[dict[str, Any]] = (await client.list_segments(NAMESPACE, log))["segments"]
         return segments
@@ -189,11 +191,11 @@ def test_rolls_under_load_lose_double_and_stall_nothing(shared_cluster: LocalClu
 
 
 def test_a_changed_configuration_is_in_force_after_a_roll_of_its_own(tmp_path: Path) -> None:
-    with running_cluster(tmp_path / "c", "--sequencers", "2") as cluster:
+    with running_plain_cluster(tmp_path / "c", "--sequencers", "2") as cluster:
 
         async def scenario() -> None:
             await create_log(cluster, "changed", {})
-            client = RestClient(cluster.state()["write_url"])
+            client = cluster.open_client("write_url")
             async with Load(cluster, ["changed"]).running() as load:
                 answer = await client.reconfigure_log(
                     NAMESPACE, "changed", {"replication": {"ack_quorum": 3}}, version=1
@@ -230,21 +232,23 @@ def test_a_log_that_commits_by_control_entries_is_read_whole(shared_cluster: Loc
     async def scenario() -> None:
         config = {"commit": "control", "flush": {"policy": "periodic"}}
         await create_log(cluster, "control", config)
-        client = RestClient(cluster.state()["write_url"])
+        client = cluster.open_client("write_url")
         history = History("control")
         for _ in range(20):
             # A reader that waits is woken by the control entry, for nothing else follows.
             assert await history.append(client), history.codes
             expected = max(end for _, end in history.acknowledged.values())
-            bodies = await read_log(cluster.state()["read_url"], "control", expect_count=expected)
+            bodies = await read_log(
+                cluster.open_client("read_url"), "control", expect_count=expected
+            )
             history.check(bodies)
             assert len(bodies) == expected
         await close_segment(cluster, "control")
         assert await history.append(client)
-        history.check(await read_log(cluster.state()["read_url"], "control", expect_count=63))
+        history.check(await read_log(cluster.open_client("read_url"), "control", expect_count=63))
         first = (await _segments(cluster, "control"))[0]
         assert first["records"] == 60 and first["last_entry"] >= 30, "control entries are there"
-        reader = RestClient(cluster.state()["read_url"])
+        reader = cluster.open_client("read_url")
         for number, (start, _) in history.acknowledged.items():
             answer = await reader.read(NAMESPACE, "control", f"seq:{start}", most_bytes=1)
             assert answer.batches[0].seq_num == start, number
@@ -259,7 +263,10 @@ def test_a_log_that_commits_by_control_entries_is_read_whole(shared_cluster: Loc
 def test_with_rolling_suspended_a_log_goes_on_without_zookeeper(tmp_path: Path) -> None:
     """Appends, and who waits for them: both need nothing that ZooKeeper has to say."""
     flags = ("--bookies", "4", "--no-restart")
-    with running_cluster(tmp_path / "c", *flags) as cluster, running_ticker(tmp_path) as ticker:
+    with (
+        running_plain_cluster(tmp_path / "c", *flags) as cluster,
+        running_ticker(tmp_path) as ticker,
+    ):
 
         async def scenario() -> None:
             await create_log(cluster, "maintained", {"roll": {"interval": "5s"}})

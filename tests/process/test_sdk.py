@@ -20,7 +20,7 @@ import httpx
 import pytest
 
 from duramen.client import Client, DuramenError, RetryPolicy
-from tests.process.cluster import LocalCluster, create_log, run, running_cluster
+from tests.process.cluster import LocalCluster, create_log, run, running_plain_cluster
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
 
@@ -34,7 +34,7 @@ with something else to do were seen to take 20 s, of which nothing here tells an
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     folder = tmp_path_factory.mktemp("sdk") / "c"
-    with running_cluster(folder, "--sequencers", "2") as started:
+    with running_plain_cluster(folder, "--sequencers", "2") as started:
         yield started
 
 

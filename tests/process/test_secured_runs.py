@@ -14,7 +14,13 @@ import pytest
 from duramen.cli.main import main
 from duramen.cluster.layout import pick_free_port
 from duramen.runtime.embedded_zookeeper import EmbeddedZooKeeper
-from tests.process.cluster import LocalCluster, create_log, run, running_cluster
+from tests.process.cluster import (
+    LocalCluster,
+    create_log,
+    run,
+    running_cluster,
+    running_plain_cluster,
+)
 from tests.process.history import read_log
 from tests.process.times import HANG_S
 from tests.unit.identities import DOMAIN
@@ -31,18 +37,26 @@ async def _append(cluster: LocalCluster, body: str) -> None:
 @pytest.mark.timeout(HANG_S * 3)
 def test_a_cluster_gets_identities_and_keeps_its_records(tmp_path: Path) -> None:
     folder = tmp_path / "c"
-    with running_cluster(folder) as plain:
+    with running_plain_cluster(folder) as plain:
         run(create_log(plain, "log", {}))
         run(_append(plain, "before"))
+        assert plain.read_headers() == {} and not (folder / "curl.conf").exists()
     bodies: list[bytes] = []
-    for body in ("after", "once more"):
-        with running_cluster(folder, "--security", "on") as secured:
+    tokens: list[str] = []
+    # The second time nobody says so: the folder is what it was.
+    for body, flags in (("after", ("--security", "on")), ("once more", ())):
+        with running_cluster(folder, *flags) as secured:
+            assert secured.state()["security"] == "on"
+            tokens.append(secured.read_headers()["authorization"])
+            assert tokens[-1] in (folder / "curl.conf").read_text()
             run(_append(secured, body))
             bodies = run(read_log(secured.open_client("read_url"), "log"))
             operator = str(folder / "identities" / "operator")
             assert main(["access", "check", operator, "--data", str(folder)]) == 0
     assert [body.decode() for body in bodies] == ["before", "after", "once more"]
+    assert tokens[0] == tokens[1], "the node of a token is there when the next run looks"
     command = [sys.executable, "-m", "duramen.cli.main", "run", "--data", str(folder)]
+    command += ["--security", "none"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=False)
     assert ended.returncode == 1
     assert "are for those who have an identity, as it ran with --security on" in ended.stderr

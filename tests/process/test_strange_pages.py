@@ -23,7 +23,7 @@ from duramen.runtime.public.calls import find_bodies
 from duramen.wire.edge.gate import Bodies
 from tests.process.browser import serving, write_page
 from tests.process.chromium import Chromium, find_chromium, running_chromium
-from tests.process.cluster import LocalCluster, create_log, run, running_cluster
+from tests.process.cluster import LocalCluster, create_log, run, running_plain_cluster
 from tests.process.times import HANG_S
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(3 * HANG_S)]
@@ -301,6 +301,8 @@ def test_pages_that_may_go_on_working(site: Site, browser: Chromium) -> None:
     browser.open(f"{site.origin}/live.html")
     shown = browser.run(
         """
+        document.querySelector("#caller [name=token]").value = "nobody asks";
+        document.querySelector("#caller button").click();
         document.querySelector("#change button").click();
         const list = document.querySelector("#records");
         while (!list.innerText) await new Promise((resolve) => setTimeout(resolve, 50));

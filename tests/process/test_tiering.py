@@ -13,7 +13,7 @@ import pytest
 from duramen.ids import Epoch, LogId, ledger_of
 from tests.pauses import observe_for
 from tests.process.answers import COME_AGAINS_AFTER_A_FAULT_MAX, note_come_again
-from tests.process.cluster import LocalCluster, create_log, run, running_cluster
+from tests.process.cluster import LocalCluster, create_log, run, running_plain_cluster
 from tests.process.hasty_bookie import hasty
 from tests.process.history import History
 from tests.process.tiers import (
@@ -38,7 +38,7 @@ JOB = ("duramen_spark.main", "archive", "--runner", "threads")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Two sequencers, and bookies that drop at once what they may."""
     folder = tmp_path_factory.mktemp("tiering") / "c"
-    with running_cluster(folder, "--no-restart", "--sequencers", "2") as cluster:
+    with running_plain_cluster(folder, "--no-restart", "--sequencers", "2") as cluster:
         cluster.start_anew(*cluster.ids("bookie"), wrap=hasty)
         yield cluster
 

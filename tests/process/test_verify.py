@@ -19,7 +19,7 @@ import pytest
 from duramen.client.rest_client import RestClient
 from duramen.ids import EntryId, Epoch, LedgerId, LogId, ledger_of
 from duramen.wire.entry import HEADER_BYTES, MAGIC, read_entry_info
-from tests.process.cluster import LocalCluster, create_log, run, running_cluster
+from tests.process.cluster import LocalCluster, create_log, run, running_plain_cluster
 from tests.process.copies import close_segment
 from tests.process.history import History
 from tests.process.times import HANG_S
@@ -86,7 +86,7 @@ def flip(folder: Path, ledger_id: LedgerId, entry_id: EntryId) -> None:
 
 
 def test_verify_names_exactly_what_is_wrong_where(tmp_path: Path) -> None:
-    with running_cluster(tmp_path / "c", "--no-restart") as cluster:
+    with running_plain_cluster(tmp_path / "c", "--no-restart") as cluster:
         log_id = LogId(int(run(create_log(cluster, "checked", {}))))
         run(fill(cluster))
         code, found = verify(cluster)

@@ -15,7 +15,6 @@ from typing import Any
 
 import httpx
 
-from duramen.client.rest_client import RestClient
 from duramen.ids import LogId
 from tests.process.cluster import LocalCluster, run
 from tests.process.copies import close_segment
@@ -34,16 +33,18 @@ def command(cluster: LocalCluster, *words: str) -> tuple[int, dict[str, Any]]:
 
 def want_retention(cluster: LocalCluster) -> None:
     """A round of every sequencer that is there."""
+    trusted = cluster.trust_admin_ports()
     for node_id in cluster.ids("sequencer"):
         with contextlib.suppress(httpx.TransportError):  # one may be killed
-            httpx.post(cluster.process(node_id)["admin_url"] + "/v1/retention", timeout=30)
+            url = cluster.process(node_id)["admin_url"] + "/v1/retention"
+            httpx.post(url, timeout=30, verify=trusted)
 
 
 def fill(cluster: LocalCluster, history: History, count: int, *, rolls: bool) -> None:
     """So many appends, one after the other, and the end of the segment."""
 
     async def work() -> None:
-        client = RestClient(cluster.state()["write_url"])
+        client = cluster.open_client("write_url")
         try:
             for _ in range(count):
                 assert await history.append(client), history.codes
@@ -58,7 +59,7 @@ def fill(cluster: LocalCluster, history: History, count: int, *, rolls: bool) ->
 def list_segments(cluster: LocalCluster, log: str) -> list[dict[str, Any]]:
     """As a read proxy shows them."""
     url = f"{cluster.state()['read_url']}/v1/namespaces/default/logs/{log}/segments"
-    answer = httpx.get(url, timeout=30)
+    answer = httpx.get(url, headers=cluster.read_headers(), timeout=30)
     assert answer.status_code == 200, answer.text
     segments: list[dict[str, Any]] = answer.json()["segments"]
     return segments
@@ -67,9 +68,9 @@ def list_segments(cluster: LocalCluster, log: str) -> list[dict[str, Any]]:
 def held_ledgers(cluster: LocalCluster, log_id: LogId) -> set[str]:
     """Epochs of the log that any bookie still holds, as ledger ids."""
     urls = [cluster.process(node_id)["admin_url"] for node_id in cluster.ids("bookie")]
-    rows = [
-        row for url in urls for row in httpx.get(url + "/v1/ledgers", timeout=30).json()["ledgers"]
-    ]
+    trusted = cluster.trust_admin_ports()
+    answers = [httpx.get(f"{url}/v1/ledgers", timeout=30, verify=trusted) for url in urls]
+    rows = [row for answer in answers for row in answer.json()["ledgers"]]
     return {str(row["ledger_id"]) for row in rows if int(row["log_id"]) == log_id}
 
 
@@ -82,5 +83,5 @@ def count_hot(cluster: LocalCluster, log: str) -> int:
 def check_whole(cluster: LocalCluster, history: History) -> None:
     """All that was appended, from the head to the tail."""
     count = len(history.acknowledged) * history.records_per_append
-    url = cluster.state()["read_url"]
-    history.check(run(read_log(url, history.log, expect_count=count)))
+    reader = cluster.open_client("read_url")
+    history.check(run(read_log(reader, history.log, expect_count=count)))

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from duramen.runtime.embedded_zookeeper import EmbeddedServerError, find_java
-from tests.process.cluster import LocalCluster, running_cluster
+from tests.process.cluster import LocalCluster, running_plain_cluster
 from tests.requirements import Need, leave_out
 from tests.spark.archive_world import World
 
@@ -70,7 +70,7 @@ def spark(spark_env: dict[str, str]) -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def spark_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """A real local cluster."""
-    with running_cluster(tmp_path_factory.mktemp("spark") / "c") as cluster:
+    with running_plain_cluster(tmp_path_factory.mktemp("spark") / "c") as cluster:
         yield cluster
 
 

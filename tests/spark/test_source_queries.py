@@ -47,7 +47,7 @@ from pyspark_duramen.table import ARROW_TYPES
 from tests.component import readproxy_world
 from tests.component.holed_log import HOLES, KINDS, NUMBERS
 from tests.component.holed_log import fill as fill_with_holes
-from tests.process.cluster import LocalCluster, run, running_cluster
+from tests.process.cluster import LocalCluster, run, running_plain_cluster
 from tests.process.copies import open_store
 from tests.process.metadata_nodes import change_node
 from tests.process.times import HANG_S
@@ -97,7 +97,7 @@ class Site:
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """A cluster of which one sequencer can be spared."""
     folder = tmp_path_factory.mktemp("source") / "c"
-    with running_cluster(folder, "--sequencers", "2") as started:
+    with running_plain_cluster(folder, "--sequencers", "2") as started:
         yield started
 
 

@@ -24,6 +24,7 @@ from tests.bench.compare.sides import (
     check_out,
     explain_locks,
     find_commit,
+    find_flags,
     find_roots,
 )
 from tests.bench.compare.verdict import (
@@ -221,6 +222,11 @@ def test_other_packages_are_said(repository: Path, tmp_path: Path) -> None:
     said = explain_locks(tmp_path / "base", repository)
     assert said is not None and "kazoo" in said and "lz4" not in said
     assert explain_locks(repository, repository) is None
+
+
+def test_a_tree_that_knows_no_security_is_not_told_to_do_without(tmp_path: Path) -> None:
+    assert find_flags(ROOT) == ("--security", "none")
+    assert find_flags(tmp_path) == ()
 
 
 def test_the_tree_s_packages_are_found_and_imported_from_it(tmp_path: Path) -> None:

@@ -29,7 +29,12 @@ from duramen.cli.shell.frame import find_facts
 from duramen.cli.shell.help import PLAIN, unfold_help
 from duramen.cluster.cluster_file import ClusterFileError
 from duramen.errors import ERRORS, DuramenError
-from duramen.runtime.http_client import PeerError, UnreachableError
+from duramen.runtime.http_client import (
+    DeniedError,
+    PeerError,
+    UnreachableError,
+    UntrustedPeerError,
+)
 from tests.unit.document_sections import DOCS, check_section
 
 ARGUMENTS = {
@@ -229,6 +234,8 @@ def test_every_error_says_what_to_do_next() -> None:
     facts = find_facts(app, ["read"])
     assert advise(DuramenError("log_not_found", "x"), facts) == ADVICE["log_not_found"]
     assert "duramen run" in str(advise(UnreachableError("x"), facts))
+    assert "who issued its own" in str(advise(UntrustedPeerError("x"), facts))
+    assert advise(DeniedError("x"), facts) == ADVICE["unauthenticated"]
     assert "--url" in str(advise(ClusterFileError("x"), facts))
     assert advise(OSError("the text of the system says it")) is None
 
@@ -238,7 +245,13 @@ def test_advice_speaks_of_what_the_command_has(words: str) -> None:
     """Nobody who truncates is told to use --follow, and nobody's variable is another one's."""
     facts = find_facts(app, words.split())
     errors: list[Exception] = [DuramenError(code, "x") for code in ERRORS]
-    errors += [UnreachableError("x"), PeerError("x"), ClusterFileError("x")]
+    errors += [
+        UntrustedPeerError("x"),
+        DeniedError("x"),
+        UnreachableError("x"),
+        PeerError("x"),
+        ClusterFileError("x"),
+    ]
     for error in errors:
         said = advise(error, facts) or ""
         flags = set(re.findall(r"--[a-z-]+", said)) - {"--help", "--version"}

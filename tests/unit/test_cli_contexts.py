@@ -47,6 +47,10 @@ def proxy() -> Iterator[FakeProxy]:
 
 
 def add(name: str, *more: str, urls: Sequence[str] = URLS) -> None:
+    """The files that it names are there."""
+    for flag, value in zip(more[::2], more[1::2], strict=True):
+        if flag != "--token-command":
+            Path(value).touch()
     assert main(["context", "add", name, *urls, *more]) == 0
 
 
@@ -101,6 +105,28 @@ def test_contexts_are_kept_for_their_owner_alone(
     for words in (["use", "prod"], ["remove", "prod"], ["env", "prod"]):
         assert main(["context", *words]) == 1
         assert "no context 'prod'" in capsys.readouterr().err
+
+
+def test_no_context_may_be_used(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_cluster(home / ".duramen", "http://127.0.0.1:7301", "https://127.0.0.1:7302", None)
+    add("prod")
+    assert main(["context", "use", "prod"]) == 0
+    assert find_url(None, DATA_DEFAULT, "write_url").url == PUBLIC
+    capsys.readouterr()
+    assert main(["context", "use", "none", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"used": None}
+    assert find_url(None, DATA_DEFAULT, "write_url").url == "http://127.0.0.1:7301"
+    assert main(["context", "add", "none", *URLS]) == 1
+    assert "choose another name" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flag", ["--token-file", "--identity", "--ca"])
+def test_a_file_that_is_not_there_is_told_at_once(
+    flag: str, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["context", "add", "a", *URLS, flag, "nowhere"]) == 2
+    assert f"{flag} nowhere: there is nothing" in capsys.readouterr().err
+    assert not (home / "config").exists()
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o622])
@@ -238,8 +264,8 @@ def test_commands_show_what_a_context_names(
     add("a", "--token-command", "echo spoken", urls=("--url", proxy.url))
     assert main(["namespace", "list"]) == 0
     assert proxy.shown == ["Bearer of-the-file", "Bearer spoken"]
-    (home / "t").unlink()
     add("a", "--token-file", "t", urls=("--url", proxy.url))
+    (home / "t").unlink()
     capsys.readouterr()
     assert main(["namespace", "list"]) == 1
     said = capsys.readouterr().err

@@ -289,6 +289,7 @@ def test_a_command_that_repeats_says_what_it_waits_for(nobody: str, words: list[
 def test_a_cluster_says_that_its_zookeeper_is_not_there(nobody: str, tmp_path: Path) -> None:
     hosts = nobody.removeprefix("http://")
     line = ["run", "--data", str(tmp_path), "--base-port", "0", "--zookeeper", hosts]
+    line += ["--security", "none"]
     command = Running(*line, url=nobody)
     command.wait_said(f"waiting for ZooKeeper at {hosts}")
     assert command.end(signal.SIGINT) == 0

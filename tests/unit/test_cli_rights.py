@@ -151,6 +151,18 @@ def test_a_token_is_told_once_on_standard_output(
     assert json.loads(capsys.readouterr().out) == proxy.answers[TOKENS]
 
 
+def test_a_token_that_ends_sooner_than_asked_says_so(
+    proxy: FakeProxy, capsys: pytest.CaptureFixture[str]
+) -> None:
+    proxy.answers[TOKENS] = {**TOKEN, "token": SECRET}
+    told = "that is sooner than 60d: what you show ends then, and so does this token"
+    for expires, is_told in (("30d", False), ("60d", True)):
+        assert main([*CREATE[:-1], expires]) == 0
+        assert (told in capsys.readouterr().err) == is_told
+    assert main([*CREATE[:-1], "soon"]) == 2
+    assert "--expires" in capsys.readouterr().err and len(proxy.asked) == 2
+
+
 @pytest.mark.parametrize("flags", [(), ("--json",)])
 def test_a_token_goes_into_a_file_of_its_owner_alone(
     proxy: FakeProxy, capsys: pytest.CaptureFixture[str], tmp_path: Path, flags: tuple[str, ...]
@@ -195,7 +207,7 @@ def test_tokens_are_listed_page_by_page(
     ]
 
 
-@pytest.mark.parametrize("name", ["a" * 16, f"dur1_{'a' * 16}"])
+@pytest.mark.parametrize("name", ["a" * 16, f"dur1_{'a' * 16}", f"token:{'a' * 16}"])
 def test_a_token_is_revoked_by_its_id_or_prefix(
     proxy: FakeProxy, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
@@ -226,3 +238,13 @@ def test_a_token_that_can_be_none_is_usage(
 ) -> None:
     assert main(["token", "create", *words]) == 2
     assert proxy.asked == []
+
+
+def test_a_token_may_be_granted_as_a_list_names_it(
+    proxy: FakeProxy, capsys: pytest.CaptureFixture[str]
+) -> None:
+    see(proxy)
+    assert main(["grant", "take", f"token:dur1_{'a' * 16}", "reader", "shop"]) == 0
+    assert f"token:{'a' * 16}: was not there" in capsys.readouterr().out
+    assert main(["grant", "take", f"token:{SECRET}", "reader", "shop"]) == 2
+    assert SECRET[22:] not in capsys.readouterr().err

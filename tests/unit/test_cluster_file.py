@@ -7,12 +7,14 @@ The shape is docs/protocol/admin.md "cluster.json".
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from duramen.cluster import cluster_file, layout
-from duramen.cluster.cluster_file import ClusterFileError, ClusterProcess, ClusterState
+from duramen.cluster.cluster_file import ClusterFileError, ClusterProcess, ClusterState, Security
 from duramen.cluster.layout import ClusterSize, LayoutError, ListenPorts, ProcessPlan, plan_cluster
 from duramen.cluster.leftovers import ProcessFacts, is_left_over
 from duramen.cluster.process import RestartPauses, read_tail, service_command
@@ -28,6 +30,7 @@ GOLDEN = """\
   "read_url": "http://127.0.0.1:7401",
   "admin_url": "http://127.0.0.1:7302",
   "cold_store": "file://FOLDER/cold",
+  "security": "none",
   "processes": [
     {
       "role": "zookeeper",
@@ -136,6 +139,36 @@ def test_a_file_of_an_older_version_names_no_cold_store(tmp_path: Path) -> None:
     (tmp_path / "cluster.json").write_text(json.dumps(document))
     state = cluster_file.read_state(tmp_path)
     assert state is not None and state.cold_store is None
+
+
+def test_a_folder_stays_as_it_ran(tmp_path: Path) -> None:
+    assert cluster_file.recall_security(tmp_path) is None, "nothing ran"
+    for security in get_args(Security):
+        cluster_file.write_state(tmp_path, replace(state_in(tmp_path), security=security))
+        assert cluster_file.recall_security(tmp_path) == security
+
+
+def test_a_folder_of_an_older_version_shows_by_its_addresses_how_it_ran(tmp_path: Path) -> None:
+    cluster_file.write_state(tmp_path, state_in(tmp_path))
+    text = (tmp_path / "cluster.json").read_text().replace('  "security": "none",\n', "")
+    for older, security in ((text, "none"), (text.replace("http:", "https:"), "on")):
+        (tmp_path / "cluster.json").write_text(older)
+        assert cluster_file.recall_security(tmp_path) == security
+
+
+def test_a_folder_that_has_lost_its_file_shows_by_its_folders_how_it_ran(tmp_path: Path) -> None:
+    (tmp_path / "bookie-0").mkdir()
+    assert cluster_file.recall_security(tmp_path) == "none"
+    (tmp_path / "ca").mkdir()
+    assert cluster_file.recall_security(tmp_path) == "on"
+
+
+def test_a_security_that_is_none_is_refused(tmp_path: Path) -> None:
+    cluster_file.write_state(tmp_path, state_in(tmp_path))
+    text = (tmp_path / "cluster.json").read_text()
+    (tmp_path / "cluster.json").write_text(text.replace('"none"', '"maybe"'))
+    with pytest.raises(ClusterFileError, match="security 'maybe'"):
+        cluster_file.recall_security(tmp_path)
 
 
 def test_the_old_file_stays_whole_when_writing_fails(

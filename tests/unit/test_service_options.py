@@ -30,6 +30,21 @@ def test_a_service_behind_a_proxy_gives_the_proxys_address() -> None:
 
 
 @pytest.mark.parametrize("role", ["sequencer", "bookie", "writeproxy", "readproxy"])
+def test_a_service_that_is_told_nothing_asks_who_calls(
+    role: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    untold = [*ARGUMENTS[:-2], *(["--data-dir", "x"] if role == "bookie" else [])]
+    assert parse_options(role, [*untold, "--tls-dir", "/tls"]).security == "on"
+    with pytest.raises(SystemExit):
+        parse_options(role, untold)
+    said = " ".join(capsys.readouterr().err.split())
+    assert "give --tls-dir with the folder" in said and "or --security none" in said
+    with pytest.raises(SystemExit):
+        parse_options(role, [*untold, "--security", "none", "--tls-dir", "/tls"])
+    assert "--security on alone" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("role", ["sequencer", "bookie", "writeproxy", "readproxy"])
 def test_a_service_goes_by_its_own_names_and_those_that_it_was_told(role: str) -> None:
     more = ["--data-dir", "x"] if role == "bookie" else []
     named = ["--advertise", "Pod-1.pods:443", "--public-name", "Logs.example.", "--public-name=b"]

@@ -19,7 +19,7 @@ import tomllib
 from pathlib import Path
 from typing import Final
 
-from tests.bench.cluster import BenchError, LocalCluster
+from tests.bench.cluster import ASKS_NOBODY, BenchError, LocalCluster
 
 ROOT: Final = Path(__file__).parents[3]
 COUNTS_VARIABLE: Final = "DURAMEN_BENCH_COUNTS"
@@ -54,7 +54,7 @@ class Side:
             COUNTS_VARIABLE: str(self.counts_folder),
         }
         self._check_imports(tree)
-        self.cluster = LocalCluster(folder / "data", self.environment)
+        self.cluster = LocalCluster(folder / "data", self.environment, find_flags(tree))
 
     def read_disk_calls(self) -> tuple[int, int]:
         """Syncs that the bookies have made since they started, and the bytes they wrote."""
@@ -75,6 +75,14 @@ class Side:
         paths = ran.stdout.split()
         if ran.returncode or not paths or not all(Path(p).is_relative_to(tree) for p in paths):
             raise BenchError(f"{self.name}: Python finds {paths}, not {tree}: {ran.stderr[-1000:]}")
+
+
+def find_flags(tree: Path) -> tuple[str, ...]:
+    """Those by which a tree's cluster asks nobody who calls: one of before that could be said has
+    none."""
+    path = tree / "libs/common/duramen/cli/programs/run.py"
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    return ASKS_NOBODY if "_SecurityOption" in text else ()
 
 
 def find_roots(tree: Path) -> list[Path]:

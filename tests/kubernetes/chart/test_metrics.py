@@ -32,7 +32,7 @@ LABELS = {"duramen_cluster"}
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """By role: the page of one process of it."""
-    cluster = LocalCluster(tmp_path_factory.mktemp("metrics"))
+    cluster = LocalCluster(tmp_path_factory.mktemp("metrics"), "--security", "none")
     cluster.start()
     try:
         found = {"operator": prometheus_client.generate_latest(operator_metrics.registry).decode()}

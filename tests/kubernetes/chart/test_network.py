@@ -133,7 +133,7 @@ def test_without_policies_everything_is_open() -> None:
 
 @pytest.mark.process
 def test_the_ways_that_a_real_cluster_takes_are_open(tmp_path: Path) -> None:
-    cluster = LocalCluster(tmp_path)
+    cluster = LocalCluster(tmp_path, "--security", "none")
     cluster.start()
     try:
         asyncio.run(_make_traffic(cluster))

@@ -23,7 +23,7 @@ from duramen.runtime.public.openapi import make_document
 from duramen.runtime.public.schemas import name_of
 from tests.kubernetes.controllers.admin_twin import running_twin
 from tests.kubernetes.controllers.twin_state import make_bookie
-from tests.process.cluster import running_cluster
+from tests.process.cluster import running_plain_cluster
 from tests.process.times import HANG_S
 from tests.waiting import wait_in_thread
 
@@ -88,7 +88,7 @@ def proxy(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Iterator[Pro
             twin.state.bookies = [make_bookie(f"bookie-{r}", "local", r) for r in racks]
             yield Proxy(twin.url, twin.url)
         return
-    with running_cluster(tmp_path_factory.mktemp("contract") / "data") as cluster:
+    with running_plain_cluster(tmp_path_factory.mktemp("contract") / "data") as cluster:
         state = cluster.state()
         yield Proxy(state["write_url"], state["admin_url"])
 

@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -19,7 +20,7 @@ from kubectl_duramen.access import Kubectl
 from kubectl_duramen.forward import Forward
 from tests.kubernetes.kubectl import things
 from tests.kubernetes.kubectl.fake_kubectl import plant
-from tests.process.cluster import LocalCluster
+from tests.process.cluster import LocalCluster, running_plain_cluster
 from tests.process.times import HANG_S
 from tests.waiting import comes_true
 
@@ -29,8 +30,10 @@ CLUSTERS = "/apis/duramen.io/v1alpha1/namespaces/shop/logclusters"
 
 
 @pytest.fixture(scope="module")
-def cluster(shared_cluster: LocalCluster) -> LocalCluster:
-    return shared_cluster
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """One that asks nobody who calls: the plugin has no token to show."""
+    with running_plain_cluster(tmp_path_factory.mktemp("plain") / "c") as running:
+        yield running
 
 
 def run(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:

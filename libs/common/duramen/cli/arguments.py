@@ -43,15 +43,19 @@ CopysetsOption = Annotated[
     Parameter(help="where the copies of an entry lie: short for the field of --config"),
 ]
 UrlOption = Annotated[
-    str | None, Parameter(help=f"the proxy's URL (else ${URL_VARIABLE}, else cluster.json)")
+    str | None,
+    Parameter(help=f"the proxy's URL (else ${URL_VARIABLE}, the context in use, cluster.json)"),
 ]
 AdminUrlOption = Annotated[
     str | None,
     Parameter(
         name="--url",
-        help=f"a write proxy's admin URL (else ${ADMIN_URL_VARIABLE}, else cluster.json)",
+        help=f"a write proxy's admin URL (else ${ADMIN_URL_VARIABLE}, the context in use, "
+        "cluster.json)",
     ),
 ]
-DataOption = Annotated[Path, Parameter(help="folder of a duramen run, for its cluster.json")]
+DataOption = Annotated[
+    Path, Parameter(help="folder of a duramen run, for its cluster.json and token")
+]
 JsonOption = Annotated[bool, Parameter(negative="", help="machine-readable output")]
 TimeoutOption = Annotated[float, Parameter(help="seconds for repeating what was refused for now")]

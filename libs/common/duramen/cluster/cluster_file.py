@@ -14,7 +14,7 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal, cast, get_args
 from urllib.parse import urlsplit
 
 from duramen.cluster.layout import ListenPorts, ProcessPlan
@@ -22,6 +22,11 @@ from duramen.runtime.folders import sync_folder
 
 FILE_NAME: Final = "cluster.json"
 VERSION: Final = 1
+_AUTHORITY_FOLDER: Final = "ca"
+_BOOKIE_FOLDER: Final = "bookie-0"
+
+Security = Literal["on", "none"]
+"""Whether the services of a folder ask who calls."""
 
 
 class ClusterFileError(Exception):
@@ -68,6 +73,7 @@ class ClusterState:
     members: tuple[ClusterProcess, ...]
     cold_store: str | None = None
     """URL of the archive; None in a file that an older version wrote."""
+    security: Security = "none"
 
     def to_json(self) -> dict[str, Any]:
         """The JSON object of the whole file."""
@@ -81,6 +87,7 @@ class ClusterState:
             "read_url": read_proxy and read_proxy.data_url,
             "admin_url": write_proxy and write_proxy.admin_url,
             "cold_store": self.cold_store,
+            "security": self.security,
             "processes": [member.to_json() for member in self.members],
         }
 
@@ -167,10 +174,39 @@ def read_state(folder: Path) -> ClusterState | None:
     document = read_document(folder)
     try:
         members = tuple(_parse_member(entry) for entry in document["processes"])
-        cold_store = document.get("cold_store")
-        return ClusterState(document["cluster"], document["zookeeper"], members, cold_store)
+        return ClusterState(
+            document["cluster"],
+            document["zookeeper"],
+            members,
+            document.get("cold_store"),
+            _parse_security(document.get("security"), members),
+        )
     except (KeyError, TypeError, AttributeError) as error:
         raise ClusterFileError(f"{folder / FILE_NAME} lacks or has a wrong {error}") from error
+
+
+def recall_security(folder: Path) -> Security | None:
+    """Whether a folder ran with identities so far; None: nothing ran in it.
+
+    Raises:
+        ClusterFileError: as `read_state`.
+    """
+    state = read_state(folder)
+    if state is not None:
+        return state.security
+    if (folder / _AUTHORITY_FOLDER).exists():
+        return "on"
+    return "none" if (folder / _BOOKIE_FOLDER).exists() else None
+
+
+def _parse_security(found: object, members: tuple[ClusterProcess, ...]) -> Security:
+    """What the file says; one of an older version shows it by the addresses in it."""
+    if found in get_args(Security):
+        return cast(Security, found)
+    if found is not None:
+        raise TypeError(f"security {found!r}")
+    is_secure = any((one.admin_url or "").startswith("https:") for one in members)
+    return "on" if is_secure else "none"
 
 
 def _parse_member(entry: dict[str, Any]) -> ClusterProcess:

@@ -113,7 +113,7 @@ class LocalIdentities:
                 f"{self._authority} holds no CA, and ZooKeeper has to trust it before anybody "
                 f"connects: make it (`duramen ca init {self._authority} --uuid` with the "
                 "cluster's, or any 32 hexadecimal digits for a new one), issue an identity of a "
-                "zookeeper from it, and start ZooKeeper with that"
+                "zookeeper from it, and start ZooKeeper with that; or say --security none"
             )
         if not any((server.data_dir / "data").glob("version-2/*")):
             return uuid4().hex

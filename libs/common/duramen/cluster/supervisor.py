@@ -24,7 +24,13 @@ from pathlib import Path
 from typing import IO, Any, Final, Literal
 
 from duramen.client.credentials.local_cluster import ACCESS_LOOK_S, keep_local_access
-from duramen.cluster.cluster_file import ClusterState, member_of, read_state, write_state
+from duramen.cluster.cluster_file import (
+    ClusterState,
+    Security,
+    member_of,
+    read_state,
+    write_state,
+)
 from duramen.cluster.health import READY_PATH, HealthProbe
 from duramen.cluster.layout import (
     CLUSTER_NAME,
@@ -158,7 +164,8 @@ class Supervisor:
     def state(self) -> ClusterState:
         """What the cluster consists of now."""
         members = tuple(member_of(child.plan, child.pid) for child in self._children)
-        return ClusterState(CLUSTER_NAME, self._zookeeper, members, self._cold_store)
+        security: Security = "on" if self._options.is_secure else "none"
+        return ClusterState(CLUSTER_NAME, self._zookeeper, members, self._cold_store, security)
 
     def statistics(self) -> dict[str, Any]:
         """Starts and readiness of every process."""

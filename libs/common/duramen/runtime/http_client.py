@@ -72,6 +72,10 @@ class DeniedError(UnreachableError):
     """The peer does not answer this process, for who it is: nothing was processed; 401 and 403."""
 
 
+class UntrustedPeerError(UnreachableError):
+    """The peer's certificate is refused: nothing was sent to it."""
+
+
 class NoAnswerError(PeerError):
     """No answer: the request may have been processed."""
 
@@ -372,7 +376,9 @@ def translate(error: PyreqwestError, url: str) -> PeerError:
     if isinstance(error, DetailedPyreqwestError):
         causes = [cause["message"] for cause in (error.details or {}).get("causes") or ()]
         if _CONNECT_CAUSE in causes:
-            return UnreachableError(f"cannot connect to {url}{_explain_tls(causes[-1])}")
+            is_stranger = causes[-1].startswith(_STRANGER)
+            kind = UntrustedPeerError if is_stranger else UnreachableError
+            return kind(f"cannot connect to {url}{_explain_tls(causes[-1])}")
         alert = causes[-1].removeprefix(_ALERT) if causes else ""
         if alert in _OF_CERTIFICATES:
             return DeniedError(f"{url} asks for another certificate than it was shown ({alert})")

@@ -147,8 +147,9 @@ def _add_security_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--security",
         choices=["on", "none"],
-        required=True,
-        help="on: this node has an identity, in --tls-dir, and asks its callers for theirs",
+        default="on",
+        help="on, the default: this node has an identity, in --tls-dir, and asks its callers for "
+        "theirs; none: whoever reaches its ports may do everything",
     )
     parser.add_argument(
         "--tls-dir",
@@ -159,8 +160,13 @@ def _add_security_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _check_security(parser: argparse.ArgumentParser, options: Mapping[str, Any]) -> None:
-    if (options["security"] == "on") != (options["tls_dir"] is not None):
-        parser.error("give --tls-dir with --security on, and with it alone")
+    if options["security"] == "on" and options["tls_dir"] is None:
+        parser.error(
+            "give --tls-dir with the folder of this node's identity (`duramen ca issue` makes "
+            "one), or --security none, with which whoever reaches its ports may do everything"
+        )
+    if options["security"] == "none" and options["tls_dir"] is not None:
+        parser.error("give --tls-dir with --security on alone")
     if options["security"] == "none" and options.get("public_tls_dir") is not None:
         parser.error("give --public-tls-dir with --security on alone")
     if options.get("issuers") is not None and options["security"] != "on":

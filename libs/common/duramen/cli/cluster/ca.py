@@ -287,19 +287,25 @@ def list_issued(folder: AuthorityFolder, /, *, json: JsonOption = False) -> int:
 
 @ca_app.command
 def show(
-    folder: Annotated[Path, Parameter(help="folder of an identity, as `issue` writes it")],
+    folder: Annotated[
+        Path, Parameter(help="folder of an identity, as `issue` writes it, or of a CA")
+    ],
     /,
     *,
     json: JsonOption = False,
 ) -> int:
-    """Show whose identity a folder holds, and judge it as at a start.
+    """Show whose identity a folder holds, and judge it as at a start; of a CA, what it is of.
 
     Exit codes: 0 it is valid; 1 it is not, or failed; 2 usage.
     """
-    from duramen.runtime.identity.folder import read_folder
+    from duramen.runtime.identity.folder import AUTHORITY_KEY_FILE, read_folder
+    from duramen.runtime.identity.generations import resolve
 
-    held = read_folder(folder, _now())
-    described = _describe(held)
+    if (resolve(folder) / AUTHORITY_KEY_FILE).exists():
+        with _open(folder) as authority:
+            described = _describe_authority(authority)
+    else:
+        described = _describe(read_folder(folder, _now()))
     if json:
         print_json(described)
     else:
@@ -319,6 +325,20 @@ def _describe(held: HeldIdentity) -> dict[str, Any]:
         "issuer": find_issuer(held.leaf, held.bundle),
         "anchors": list_anchors(held.bundle),
         "revoked_count": sum(len(one) for one in held.bundle.lists),
+    }
+
+
+def _describe_authority(authority: KeptAuthority) -> dict[str, Any]:
+    from duramen.runtime.identity.certificates import list_anchors
+
+    anchor = authority.bundle.anchors[0]
+    return {
+        "authority of": authority.domain,
+        "begins": _format_time(anchor.not_valid_before_utc),
+        "ends": _format_time(anchor.not_valid_after_utc),
+        "anchors": list_anchors(authority.bundle),
+        "issued_count": len(authority.list_issued()),
+        "revoked_count": len(authority.list_revoked()),
     }
 
 

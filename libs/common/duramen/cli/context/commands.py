@@ -26,6 +26,7 @@ from duramen.cli.command import (
     say,
 )
 from duramen.cli.context.kept_contexts import (
+    NO_CONTEXT,
     Context,
     KeptContexts,
     change_contexts,
@@ -79,6 +80,9 @@ def add(
     _check_url("--url", url)
     _check_url("--admin-url", admin_url)
     _refuse_token(name, token_file, token_command, identity, ca)
+    for flag, path in (("--token-file", token_file), ("--identity", identity), ("--ca", ca)):
+        if path is not None and not path.exists():
+            raise UsageError(f"{flag} {path}: there is nothing")
     context = Context(
         url=url,
         admin_url=admin_url,
@@ -99,18 +103,22 @@ def add(
 
 @context_app.command
 def use(name: NameText, /, *, json: JsonOption = False) -> int:
-    """Let commands go by a context wherever neither the line nor a variable names a server.
+    """Let commands go by a context wherever neither the line nor a variable names a server; `none`
+    lets them go by none.
 
     Exit codes: 0 they do; 1 there is no such context, or failed; 2 usage.
     """
 
+    wanted = None if name == NO_CONTEXT else check_name(name)
+
     def choose(kept: KeptContexts) -> KeptContexts:
-        kept.find(check_name(name))
-        return KeptContexts(kept.contexts, name)
+        if wanted is not None:
+            kept.find(wanted)
+        return KeptContexts(kept.contexts, wanted)
 
     change_contexts(choose)
     if json:
-        print_json({"used": name})
+        print_json({"used": wanted})
     return ExitCode.OK
 
 

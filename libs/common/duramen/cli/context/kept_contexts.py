@@ -27,6 +27,9 @@ from duramen.runtime.identity.names import IdentityError
 
 VERSION: Final = 1
 CONTEXT_COUNT_MAX: Final = 256
+NO_CONTEXT: Final = "none"
+"""What stands in the place of a name where no context is meant."""
+
 _FILE_BYTES_MAX: Final = 1 << 20
 _FILE: Final = "contexts.json"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
@@ -108,6 +111,8 @@ def check_name(name: str) -> str:
     Raises:
         ContextError: it is none.
     """
+    if name == NO_CONTEXT:
+        raise ContextError(f"{name!r} says to go by no context: choose another name")
     if not _NAME.fullmatch(name):
         raise ContextError(
             f"{name[:100]!r} is no name of a context: write 1 to 63 letters, digits, '.', '_', '-'"

@@ -12,12 +12,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
 from cyclopts import Parameter
 
@@ -37,7 +38,7 @@ from duramen.cli.programs.demo import run_demo, show_demo
 from duramen.cli.shell.waiting import TOLD_AFTER_S
 from duramen.client.credentials.local_cluster import CURL_FILE, find_local_credential
 from duramen.client.retry import repeat_while_refused
-from duramen.cluster.cluster_file import ClusterState
+from duramen.cluster.cluster_file import ClusterState, Security, recall_security
 from duramen.cluster.layout import REGION, ClusterSize
 from duramen.cluster.programs import find_missing, format_missing
 from duramen.cluster.supervisor import ClusterEvent, ClusterOptions, Supervisor
@@ -92,8 +93,12 @@ _MetadataLogsOption = Annotated[
     bool, Parameter(help="metadata of released segments leave ZooKeeper for logs of their own")
 ]
 _SecurityOption = Annotated[
-    Literal["on", "none"],
-    Parameter(help="on: a CA in --data gives each service a certificate, and ports ask who calls"),
+    Security | None,
+    Parameter(
+        help="on: a CA in --data gives each service a certificate, and ports ask who calls; none: "
+        "whoever reaches a port may do everything; without it --data stays as it was, a new one "
+        "is on"
+    ),
 ]
 _FileOption = Annotated[
     Path | None, Parameter(help="the demo's file; without it Python's own library")
@@ -138,7 +143,7 @@ def run(
     restart: Annotated[bool, Parameter(help="start again what ends")] = True,
     gossip: _GossipOption = True,
     metadata_logs: _MetadataLogsOption = True,
-    security: _SecurityOption = "none",
+    security: _SecurityOption = None,
     cors_origin: _OriginsOption = (),
     public_name: _NamesOption = (),
     cold_store: _ColdStoreOption = None,
@@ -171,7 +176,7 @@ def run(
         is_restarting=restart,
         is_gossiping=gossip,
         keeps_metadata_logs=metadata_logs,
-        is_secure=security == "on",
+        is_secure=_choose_security(security, data) == "on",
         session_timeout_s=_parse_session_s(session_timeout),
         cors_origins=_check_each(parse_origin, "--cors-origin", cors_origin),
         public_names=_check_each(parse_name, "--public-name", public_name),
@@ -187,6 +192,19 @@ def _check_demo(*, demo: bool, once: bool, file: Path | None) -> None:
         raise UsageError("--once and --file belong to --demo")
     if file is not None and not file.is_file():
         raise UsageError(f"--file {file}: no such file")
+
+
+def _choose_security(wanted: Security | None, data: Path) -> Security:
+    """What the line says, else what the folder was, else on; says where it is none unasked."""
+    if wanted is not None:
+        return wanted
+    recalled = recall_security(data)
+    if recalled == "none":
+        say(
+            f"{data} ran with --security none, and does so again: whoever reaches its ports may "
+            "do everything; --security on gives it identities, and keeps its records"
+        )
+    return recalled or "on"
 
 
 def _split(names: str | None) -> tuple[str, ...]:
@@ -344,6 +362,8 @@ def show_cluster(state: ClusterState, options: ClusterOptions) -> None:
     for name in ("write_url", "read_url"):
         print(f"{name:10} {document[name]}")
     print(f"{'state':10} {options.folder / 'cluster.json'}")
+    if options.is_secure:
+        print(f"{'curl':10} curl -K {shlex.quote(str(options.folder / CURL_FILE))} …")
     if options.size.bookies < _BOOKIES_FOR_DEFAULTS:
         print(
             f"A log with the default replication needs {_BOOKIES_FOR_DEFAULTS} bookies: with "

@@ -26,7 +26,7 @@ from duramen.cli.command import (
 )
 from duramen.cli.logs import call_proxy
 from duramen.client.rest_client import RestClient
-from duramen.core.rights.grants import EVERYTHING, Grant, parse_grant, parse_scope
+from duramen.core.rights.grants import EVERYTHING, Grant, is_token_id, parse_grant, parse_scope
 from duramen.core.rights.verbs import GrantedRole
 from duramen.errors import DuramenError
 
@@ -35,6 +35,8 @@ grant_app = App(name="grant", help="List grants; give and take them.")
 _PATH: Final = "/v1/grants"
 _TRIES: Final = 5
 _COLUMNS: Final = ("who", "role", "scope", "by", "given")
+_TOKEN_KIND: Final = "token:"
+_TOKEN_PREFIX: Final = f"{_TOKEN_KIND}dur1_"
 _MEMBERS: Final = ("who", "role", "scope")
 
 Row = dict[str, Any]
@@ -76,7 +78,7 @@ def give(
 
     Exit codes: 0 given or there; 1 refused or failed; 2 usage.
     """
-    grant: Grant = parse_argument(lambda text: parse_grant(who, role, text), scope)
+    grant = _parse_grant(who, role, scope)
     target = find_url(url, data, "write_url")
     is_new = call_proxy(target, lambda client: _change(client, grant, is_wanted=True))
     _tell(grant, "given" if is_new else "is there already", is_new=is_new, is_json=json)
@@ -92,11 +94,20 @@ def take(
 
     Exit codes: 0 taken, or it was not there; 1 refused or failed; 2 usage.
     """
-    grant: Grant = parse_argument(lambda text: parse_grant(who, role, text), scope)
+    grant = _parse_grant(who, role, scope)
     target = find_url(url, data, "write_url")
     is_new = call_proxy(target, lambda client: _change(client, grant, is_wanted=False))
     _tell(grant, "taken" if is_new else "was not there", is_new=is_new, is_json=json)
     return ExitCode.OK
+
+
+def _parse_grant(who: str, role: str, scope: str) -> Grant:
+    """A token may be named as a list of tokens names it."""
+    token_id = who.removeprefix(_TOKEN_PREFIX)
+    if is_token_id(token_id):  # a whole token stays what it is: it is not told when it is refused
+        who = f"{_TOKEN_KIND}{token_id}"
+    grant: Grant = parse_argument(lambda text: parse_grant(who, role, text), scope)
+    return grant
 
 
 async def _change(client: RestClient, grant: Grant, *, is_wanted: bool) -> bool:

@@ -29,11 +29,16 @@ from duramen.client.rest_client import RestClient
 from duramen.core.rights.grants import check_token_id
 from duramen.core.rights.token_scopes import TokenScope, parse_token_scope
 from duramen.errors import DuramenError
+from duramen.texts import parse_time_ms
+from duramen.units import SECOND, parse_duration_us
 
 token_app = App(name="token", help="Make access tokens; list and revoke them.")
 
 _PATH: Final = "/v1/access-tokens"
 _PREFIX: Final = "dur1_"
+_KIND: Final = "token:"
+"""Before the id of a principal, as grants have it."""
+
 _PAGE_COUNT: Final = 1_000
 _COLUMNS: Final = ("prefix", "may", "by", "ends", "note")
 
@@ -59,6 +64,7 @@ def create(
     Exit codes: 0 made; 1 refused or failed; 2 usage.
     """
     scopes = [parse_argument(_parse_scope, text) for text in scope]
+    wanted_s = parse_argument(_parse_expires, expires)
     target = find_url(url, data, "write_url")
     asked = {
         "scopes": [{"verbs": sorted(one.verbs), "target": str(one.on)} for one in scopes],
@@ -76,6 +82,8 @@ def create(
     elif out is None:
         print(made["token"])
     say(f"{made['prefix']}: ends {made['ends']}" + ("" if out is None else f", in {out}"))
+    if parse_time_ms(made["ends"]) - parse_time_ms(made["created"]) < wanted_s * 1_000:
+        say(f"that is sooner than {expires}: what you show ends then, and so does this token")
     return ExitCode.OK
 
 
@@ -99,14 +107,14 @@ def list_tokens(
 
 @token_app.command
 def revoke(
-    token: Annotated[str, Parameter(help="its id, or the prefix that a list shows")], /, *,
+    token: Annotated[str, Parameter(help="its id, dur1_ID or token:ID")], /, *,
     url: UrlOption = None, data: DataOption = DATA_DEFAULT, json: JsonOption = False,
 ) -> int:  # fmt: skip
     """Revoke an access token: within seconds it opens nothing, nor does what was made with it.
 
     Exit codes: 0 revoked, or it was not there; 1 refused or failed (safe to repeat); 2 usage.
     """
-    token_id = parse_argument(check_token_id, token.removeprefix(_PREFIX))
+    token_id = parse_argument(check_token_id, token.removeprefix(_KIND).removeprefix(_PREFIX))
     target = find_url(url, data, "write_url")
     answer = call_proxy(target, lambda client: client.delete_json(f"{_PATH}/{token_id}"))
     if json:
@@ -136,6 +144,13 @@ def _parse_scope(text: str) -> TokenScope:
             "invalid_argument", f"--scope {text!r}: write VERBS:TARGET, such as read,list:shop"
         )
     return parse_token_scope(verbs.split(","), target)
+
+
+def _parse_expires(text: str) -> int:
+    try:
+        return parse_duration_us(text) // SECOND
+    except ValueError as error:
+        raise DuramenError("invalid_argument", f"--expires: {error}") from None
 
 
 def _format_scopes(scopes: list[Row]) -> str:

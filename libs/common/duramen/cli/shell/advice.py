@@ -15,11 +15,19 @@ from typing import Final, NamedTuple
 
 from duramen.cluster.cluster_file import ClusterFileError
 from duramen.errors import DuramenError
-from duramen.runtime.http_client import PeerError, UnreachableError
+from duramen.runtime.http_client import (
+    DeniedError,
+    PeerError,
+    UnreachableError,
+    UntrustedPeerError,
+)
 
 _HELP: Final = "see the same command with --help"
 _WAIT: Final = "repeat the command in a moment: nothing was done"
 _WATCH: Final = "see duramen bookies and duramen repair status"
+_TRUST: Final = (
+    "give the certificate of who issued its own to duramen context add (docs/cli.md), and look at"
+)
 _AGAIN: Final = "repeat the command in a moment"
 _LATER: Final = (f"{_AGAIN}, or choose another proxy with --url", _AGAIN)
 _ANEW: Final = (
@@ -128,6 +136,10 @@ def advise(error: Exception, command: CommandFacts = _NO_FACTS) -> str | None:
     match error:
         case DuramenError():
             return choose(ADVICE[error.code], command)
+        case DeniedError():
+            return choose(ADVICE["unauthenticated"], command)
+        case UntrustedPeerError():
+            return _join(_TRUST, command)
         case UnreachableError():
             return _join("see that the cluster runs (duramen run), and look at", command)
         case PeerError():

@@ -52,7 +52,7 @@ def make_completion(app: App) -> Callable[[Shell], int]:
         """Print the completion script of a shell: `source <(duramen completion bash)`.
 
         Names of logs, namespaces and bookies are asked of the cluster that the line names, else
-        $DURAMEN_URL, else cluster.json, within a second.
+        $DURAMEN_URL, the context in use, else cluster.json, within a second.
 
         Exit codes: 0 printed; 2 usage.
         """
