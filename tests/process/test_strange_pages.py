@@ -23,7 +23,7 @@ from duramen.runtime.public.calls import find_bodies
 from duramen.wire.edge.gate import Bodies
 from tests.process.browser import serving, write_page
 from tests.process.chromium import Chromium, find_chromium, running_chromium
-from tests.process.cluster import LocalCluster, create_log, run, running_plain_cluster
+from tests.process.cluster import LocalCluster, create_log, run, running_cluster
 from tests.process.times import HANG_S
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(3 * HANG_S)]
@@ -282,10 +282,9 @@ def test_a_name_that_resolves_to_us_shows_nothing(site: Site, browser: Chromium)
         assert "misdirected" in text and "kept" not in text and "zookeeper" not in text, url
 
 
-def test_pages_that_may_go_on_working(site: Site, browser: Chromium) -> None:
-    """The admin port's own, and that of the browser's quick start."""
+def test_a_page_of_the_admin_port_goes_on_working(site: Site, browser: Chromium) -> None:
     admin = site.cluster.process("sequencer-0")["admin_url"]
-    if site.is_secure:  # its browser has no certificate, so it is nobody
+    if site.is_secure:  # the browser has no certificate, so it is nobody
         browser.open(f"{admin}/docs")
         assert "unauthenticated" in browser.run("return document.body.innerText")
         return
@@ -295,13 +294,19 @@ def test_pages_that_may_go_on_working(site: Site, browser: Chromium) -> None:
         browser.open(f"{own}/v1/config")  # a page of the port's own that may ask something
         asked = "fetch('/v1/retention', {method: 'POST'}).then((answer) => answer.status)"
         assert browser.run(f"return await {asked}") == 200
+
+
+def test_a_page_of_an_origin_that_was_named_goes_on_working(site: Site, browser: Chromium) -> None:
+    """That of the browser's quick start."""
     write = site.cluster.state()["write_url"]
-    for path in ("/v1/namespaces/board", "/v1/namespaces/board/logs/prices"):
-        httpx.put(write + path, timeout=20).raise_for_status()
+    with site.open_http() as http:
+        for path in ("/v1/namespaces/board", "/v1/namespaces/board/logs/prices"):
+            http.put(write + path).raise_for_status()
+    token = (site.cluster.folder / "token").read_text().strip() if site.is_secure else "any"
     browser.open(f"{site.origin}/live.html")
     shown = browser.run(
-        """
-        document.querySelector("#caller [name=token]").value = "nobody asks";
+        f"""
+        document.querySelector("#caller [name=token]").value = "{token}";
         document.querySelector("#caller button").click();
         document.querySelector("#change button").click();
         const list = document.querySelector("#records");
