@@ -240,7 +240,8 @@ def _let_go(
 
 
 def _wait(one: _Claimant, message: str, now: datetime) -> Iterator[Step]:
-    yield from report(one.item, [not_ready("Deleting", message)], _figures(one), now)
+    said = Said(READY, "False", "Deleting", message)
+    yield from report(one.item, [said], _figures(one), now)
 
 
 def _left_at(item: KubeObject) -> datetime:
