@@ -167,7 +167,7 @@ def _grants(grants: Mapping[str, Any]) -> Node:
     ]
     if len(sick) > _GRANTS_SHOWN_MAX:
         notes.append(Node(f"… and {len(sick) - _GRANTS_SHOWN_MAX} more: --json"))
-    text = f"grants: {grants['objects']:,} LogGrant objects, {len(sick)} not there"
+    text = agree(f"grants: {grants['objects']:,} LogGrant objects, {len(sick)} not there")
     return Node(f"{'!!' if sick else 'ok'} {text}", notes)
 
 
