@@ -16,8 +16,7 @@ from duramen.cli.shell.frame import run_app
 from duramen.cli.shell.help import PLAIN, unfold_help
 from duramen.runtime.http_client import PeerError
 from kubectl_duramen.access import AccessError
-from kubectl_duramen.account_tokens import token
-from kubectl_duramen.records import append, read
+from kubectl_duramen.records import append, read, token
 from kubectl_duramen.report import report
 from kubectl_duramen.status import status
 

@@ -30,11 +30,11 @@ from duramen_operator.plan.logs import (
 from duramen_operator.plan.observed import KubeObject, Observed, Problem
 from duramen_operator.plan.releasing import change_finalizer
 from duramen_operator.plan.seen_grants import (
+    ClusterGrants,
     GivenMark,
     GrantDraft,
     GrantTexts,
-    SeenGrants,
-    read_seen_grants,
+    read_cluster_grants,
 )
 from duramen_operator.plan.steps import Event, Plan, Step
 from duramen_operator.resources import LogGrant, ResourceError
@@ -75,11 +75,11 @@ class _Claimant:
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _GrantsPass:
     """What one plan is made of."""
 
     observed: Observed
-    seen: SeenGrants
+    seen: ClusterGrants
     draft: GrantDraft
     now: datetime
 
@@ -125,7 +125,7 @@ class _Group:
     def name(self) -> str:
         return str(GrantTexts.of(self.grant))
 
-    def find_heir(self) -> _Claimant | None:
+    def find_sharer(self) -> _Claimant | None:
         """An object that stays, and takes the grant with it when it goes."""
         return next((one for one in self.stays if one.is_held and one.mark == self.row), None)
 
@@ -141,8 +141,8 @@ def plan_grants(observed: Observed, now: datetime) -> Plan:
             steps += _plan_unreadable(item, error, now)
         else:
             claimants.setdefault(grant, []).append(_Claimant(item, grant))
-    seen = read_seen_grants(observed.admin.grants)
-    look = _Look(observed, seen, GrantDraft(seen), now)
+    seen = read_cluster_grants(observed.admin.grants)
+    look = _GrantsPass(observed, seen, GrantDraft(seen), now)
     # A refused call leaves a version that those behind it do not expect: it comes last.
     for them in sorted(claimants.values(), key=lambda them: _is_refused(look, them)):
         group = _make_group(them, seen)
@@ -156,11 +156,11 @@ def plan_grants(observed: Observed, now: datetime) -> Plan:
     return Plan(tuple(steps), now if is_busy else now + LOOK_AGAIN)
 
 
-def _is_refused(look: _Look, them: list[_Claimant]) -> bool:
+def _is_refused(look: _GrantsPass, them: list[_Claimant]) -> bool:
     return any(look.find_refusal(one.item) is not None for one in them)
 
 
-def _make_group(them: list[_Claimant], seen: SeenGrants) -> _Group:
+def _make_group(them: list[_Claimant], seen: ClusterGrants) -> _Group:
     grant = them[0].grant
     row = seen.rows.get(GrantTexts.of(grant))
     is_ours = row is not None and any(one.mark == row or one.has_asked for one in them)
@@ -171,7 +171,7 @@ def _make_group(them: list[_Claimant], seen: SeenGrants) -> _Group:
 # --- What is to be done ---------------------------------------------------------------------------
 
 
-def _plan_staying(look: _Look, group: _Group, one: _Claimant) -> Iterator[Step]:
+def _plan_staying(look: _GrantsPass, group: _Group, one: _Claimant) -> Iterator[Step]:
     item, now = one.item, look.now
     obstacle = look.find_obstacle(item)
     if obstacle is not None:
@@ -196,7 +196,7 @@ def _plan_staying(look: _Look, group: _Group, one: _Claimant) -> Iterator[Step]:
         yield from report(item, [said], _claimed(one), now)
 
 
-def _plan_leaving(look: _Look, group: _Group, one: _Claimant) -> Iterator[Step]:
+def _plan_leaving(look: _GrantsPass, group: _Group, one: _Claimant) -> Iterator[Step]:
     item, cluster, now = one.item, look.observed.cluster, look.now
     obstacle = look.find_obstacle(item)
     if not one.is_held:
@@ -219,11 +219,11 @@ def _plan_leaving(look: _Look, group: _Group, one: _Claimant) -> Iterator[Step]:
         message = f"{group.name}: given by {group.row.by}, not by this object: it stays"
         yield from _let_go(item, "Retained", message, now, is_warning=True)
     elif group.stays:
-        heir = group.find_heir()
-        if heir is None:
+        sharer = group.find_sharer()
+        if sharer is None:
             yield from _wait(one, f"{group.name}: another LogGrant takes it over", now)
         else:
-            message = f"{group.name}: LogGrant {heir.item.name} says so, too: it stays"
+            message = f"{group.name}: LogGrant {sharer.item.name} says so, too: it stays"
             yield from _let_go(item, "Retained", message, now)
     else:
         yield look.draft.change(item, group.grant, is_wanted=False)
@@ -268,7 +268,7 @@ def _giving(group: _Group) -> Said:
 
 
 def _report_given(group: _Group, one: _Claimant, row: GivenMark, now: datetime) -> Iterator[Step]:
-    message = f"{group.name}: given by {row.by}, {row.given}"
+    message = f"{group.name}: given by {row.by}"
     said = Said(READY, "True", "AsWanted", message)
     if not group.is_ours:
         message += "; not by this object, so it stays when this one goes: `duramen grant take`"

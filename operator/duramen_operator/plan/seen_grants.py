@@ -46,7 +46,7 @@ class GivenMark(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class SeenGrants:
+class ClusterGrants:
     """All grants at one look, or why nothing is known of them."""
 
     rows: Mapping[GrantTexts, GivenMark] = field(default_factory=dict)
@@ -58,17 +58,17 @@ class SeenGrants:
     """False: the cluster asks nobody who it is, so grants count for nothing."""
 
 
-def read_seen_grants(facts: Json | None) -> SeenGrants:
+def read_cluster_grants(facts: Json | None) -> ClusterGrants:
     """What `AdminView.grants` says."""
     if facts is None:
-        return SeenGrants(problem=Problem("not_asked", "the cluster was not asked"))
+        return ClusterGrants(problem=Problem("not_asked", "the cluster was not asked"))
     if facts.get("is_judged") is False:
-        return SeenGrants(is_judged=False)
+        return ClusterGrants(is_judged=False)
     problem = read_problem(facts)
     if problem is None and facts.get("unreadable"):
         problem = Problem("metadata_unavailable", f"the grants: {facts['unreadable']}")
     if problem is not None:
-        return SeenGrants(problem=problem)
+        return ClusterGrants(problem=problem)
     rows: dict[GrantTexts, GivenMark] = {}
     scopes: dict[GrantTexts, GrantScope] = {}
     for row in facts["grants"]:
@@ -78,15 +78,15 @@ def read_seen_grants(facts: Json | None) -> SeenGrants:
         except DuramenError as error:
             # Whether a change would leave it out cannot be known.
             detail = f"{texts}: no scope for this operator, which is to be upgraded: {error.detail}"
-            return SeenGrants(problem=Problem("not_understood", detail))
+            return ClusterGrants(problem=Problem("not_understood", detail))
         rows[texts] = GivenMark(str(row["by"]), str(row["given"]))
-    return SeenGrants(rows, scopes, int(facts["version"]))
+    return ClusterGrants(rows, scopes, int(facts["version"]))
 
 
 class GrantDraft:
     """Grants and the version of their node, as they are after the calls that were planned."""
 
-    def __init__(self, seen: SeenGrants) -> None:
+    def __init__(self, seen: ClusterGrants) -> None:
         self._scopes = dict(seen.scopes)
         self._version = seen.version
 

@@ -284,23 +284,28 @@ def test_a_paused_cluster_is_only_looked_at() -> None:
     ],
     ids=["unreadable", "forbidden", "newer"],
 )  # fmt: skip
-def test_a_list_that_is_not_known_whole_is_no_list(facts: dict[str, object]) -> None:
+def test_a_list_that_is_not_known_whole_is_no_list(
+    facts: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
     world = GrantsWorld()
     world.add("ann")
     world.settle()
     world.delete("ann")
     world.add("bob", BOB)
-    world.grants.show = lambda _scope: facts  # type: ignore[method-assign]
+    monkeypatch.setattr(world.grants, "show", lambda _scope: facts)
     for _ in range(4):
         world.do_pass()
     assert (world.said("bob"), world.said("ann")) == ("Unknown/NotAnswered", "False/Deleting")
     assert len(world.calls) == 1
 
 
-def test_roles_of_a_newer_cluster_are_handed_back_as_they_are() -> None:
+def test_roles_of_a_newer_cluster_are_handed_back_as_they_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     world = GrantsWorld()
     strange = {"who": "robot:r2", "role": "painter", "scope": "shop/x", "by": "x", "given": "x"}
-    world.grants.show = lambda _scope: {"version": 7, "grants": [strange]}  # type: ignore[method-assign]
+    facts = {"version": 7, "grants": [strange]}
+    monkeypatch.setattr(world.grants, "show", lambda _scope: facts)
     world.add("ann")
     world.do_pass()
     world.do_pass()
