@@ -190,7 +190,7 @@ def _plan_staying(look: _GrantsPass, group: _Group, one: _Claimant) -> Iterator[
             yield Event(item.ref, item.uid, "GrantCorrected", message, now)
         yield from report(item, [_giving(group)], _claimed(one), now)
     else:
-        if one is next(each for each in group.stays if each.has_asked):
+        if not look.draft.holds(group.grant):
             yield look.draft.change(item, group.grant, is_wanted=True)
         said = told_refusal(look.find_refusal(item)) or _giving(group)
         yield from report(item, [said], _claimed(one), now)
@@ -226,7 +226,8 @@ def _plan_leaving(look: _GrantsPass, group: _Group, one: _Claimant) -> Iterator[
             message = f"{group.name}: LogGrant {sharer.item.name} says so, too: it stays"
             yield from _let_go(item, "Retained", message, now)
     else:
-        yield look.draft.change(item, group.grant, is_wanted=False)
+        if look.draft.holds(group.grant):
+            yield look.draft.change(item, group.grant, is_wanted=False)
         said = told_refusal(look.find_refusal(item))
         why = "" if said is None else f": {said.message}"
         yield from _wait(one, f"{group.name} is being taken{why}", now)

@@ -90,6 +90,10 @@ class GrantDraft:
         self._scopes = dict(seen.scopes)
         self._version = seen.version
 
+    def holds(self, grant: Grant) -> bool:
+        """Whether the grant will be there: several objects may say it, and one call does."""
+        return GrantTexts.of(grant) in self._scopes
+
     def change(self, item: KubeObject, grant: Grant, *, is_wanted: bool) -> Call:
         """The call by which a grant is given, or taken; for those behind it, it is done.
 

@@ -139,10 +139,16 @@ def test_both_objects_of_a_grant_may_leave_at_once() -> None:
     world.add("one")
     world.add("two")
     world.settle()
+    world.add("bob", BOB)
+    world.do_pass()
+    world.do_pass()
     world.delete("one")
     world.delete("two")
+    world.do_pass()
+    assert world.grants.names() == {BOB}, "one call takes it, and the next one knows the version"
     world.settle()
-    assert (world.grants.names(), world.objects) == (set(), {})
+    assert (world.grants.names(), list(world.objects)) == ({BOB}, ["bob"])
+    assert len(world.calls) == 3
 
 
 def test_many_are_given_in_one_pass_and_others_stay() -> None:
