@@ -35,6 +35,7 @@ OURS = (
     Kind("Bookie", GROUP, VERSION, "bookies"),
     Kind("LogNamespace", GROUP, VERSION, "lognamespaces"),
     Kind("Log", GROUP, VERSION, "logs"),
+    Kind("LogGrant", GROUP, VERSION, "loggrants"),
     Kind("ArchivePolicy", GROUP, VERSION, "archivepolicies"),
 )
 MADE = (

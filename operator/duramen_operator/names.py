@@ -33,7 +33,8 @@ PAUSED_ANNOTATION = f"{GROUP}/paused"
 MANIFEST_ANNOTATION = f"{GROUP}/manifest"
 """On what the operator applied: the digest of what it applied, to see what needs no second time."""
 FINALIZER = f"{GROUP}/delete"
-"""On namespaces and logs whose deletionPolicy is Delete, and on nothing else."""
+"""On namespaces and logs whose deletionPolicy is Delete, on grants that are their object's, and on
+nothing else."""
 
 NODE_REGION_LABEL = "topology.kubernetes.io/region"
 NODE_ZONE_LABEL = "topology.kubernetes.io/zone"

@@ -27,7 +27,7 @@ class Right:
 RIGHTS = (
     Right(
         GROUP,
-        ("logclusters", "bookiesets", "lognamespaces", "logs", "archivepolicies"),
+        ("logclusters", "bookiesets", "lognamespaces", "logs", "loggrants", "archivepolicies"),
         (*SEE, "patch"),
         "what people ask for; patched to let go of finalizers",
     ),
@@ -40,6 +40,7 @@ RIGHTS = (
             "bookies/status",
             "lognamespaces/status",
             "logs/status",
+            "loggrants/status",
             "archivepolicies/status",
         ),
         ("get", "patch"),

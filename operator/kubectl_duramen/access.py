@@ -1,7 +1,8 @@
 """The way to the Kubernetes API: `kubectl get --raw`: whatever logs a person in, logs this in.
 
 Exec plugins, contexts, proxies and impersonation are kubectl's matter, and a plugin of kubectl has
-kubectl at hand. Everything here only reads. A failure becomes one `AccessError` with a sentence and
+kubectl at hand. Everything here only reads, but for a token that is asked for, which leaves no
+object behind. A failure becomes one `AccessError` with a sentence and
 what to do next; which failure it is, is read from what kubectl says on standard error.
 
 Called by every command of this package. Source: docs/kubernetes/kubectl.md "Rights".
@@ -168,6 +169,21 @@ class Kubectl:
         path = f"{root}/namespaces/{quote(self.namespace)}/{plural}"
         items: list[dict[str, Any]] = self.get(path, **query)["items"]
         return items
+
+    def request_token(self, namespace: str, account: str, audience: str, life_s: int) -> str:
+        """A new token of a service account, for this audience alone.
+
+        Args:
+            life_s: 600 or more; the API server may make it shorter.
+
+        Raises:
+            AccessError: there is no such account, or it may not be had.
+        """
+        answer = self._run(
+            "create", "token", account, f"--namespace={namespace}", f"--audience={audience}",
+            f"--duration={life_s}s",
+        )  # fmt: skip
+        return answer.decode().strip()
 
     def _find_namespace(self) -> str:
         wanted = ("config", "view", "--minify", "--output=jsonpath={..namespace}")

@@ -16,18 +16,18 @@ from duramen.cli.shell.frame import run_app
 from duramen.cli.shell.help import PLAIN, unfold_help
 from duramen.runtime.http_client import PeerError
 from kubectl_duramen.access import AccessError
-from kubectl_duramen.records import append, read
+from kubectl_duramen.records import append, read, token
 from kubectl_duramen.report import report
 from kubectl_duramen.status import status
 
 app = App(
     name="kubectl duramen",
-    help="Duramen clusters on Kubernetes: how they are, support bundles, append and read.",
+    help="Duramen clusters on Kubernetes: how they are, support bundles, append and read, tokens.",
     version=__version__,
     result_action="return_value",
     help_format=PLAIN,
 )
-for command in (status, report, append, read):
+for command in (status, report, append, read, token):
     app.command(command)
 unfold_help(app)
 

@@ -21,7 +21,9 @@ from kubectl_duramen.access import AccessError, Kubectl, Trouble
 
 Document = dict[str, Any]
 
-CUSTOM: Final = ("bookiesets", "bookies", "lognamespaces", "logs", "archivepolicies")
+CUSTOM: Final = (
+    "bookiesets", "bookies", "lognamespaces", "logs", "loggrants", "archivepolicies",
+)  # fmt: skip
 ADMIN: Final[Mapping[str, str]] = {
     "owners": "/v1/cluster/owners",
     "registered": "/v1/cluster/bookies",

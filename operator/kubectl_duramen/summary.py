@@ -49,6 +49,7 @@ def summarize(snapshot: Snapshot) -> Document:
         "services": {role: _encode_service(role, pods, cluster) for role in SERVICES},
         "repair": _encode_repair(snapshot.admin.get("repair")),
         "logs": _encode_logs(snapshot),
+        "grants": _encode_grants(snapshot.objects.get("loggrants")),
         "archive": [_encode_policy(one) for one in snapshot.objects.get("archivepolicies", [])],
         "unknown": dict(sorted(snapshot.unknown.items())),
     }
@@ -256,6 +257,26 @@ def format_log(thing: Mapping[str, Any]) -> str:
     return f"{spec.get('namespace', '?')}/{spec.get('name') or thing['metadata']['name']}"
 
 
+def _encode_grants(things: list[Document] | None) -> Document:
+    """How many LogGrants there are, and those whose grant is not there."""
+    found = [(thing, list_unhealthy(thing)) for thing in things or []]
+    unhealthy = [
+        {"grant": _format_grant(thing), "why": [_format_condition(one) for one in why]}
+        for thing, why in found
+        if why
+    ]
+    return {
+        "objects": None if things is None else len(things),
+        "unhealthy": sorted(unhealthy, key=lambda row: str(row["grant"])),
+    }
+
+
+def _format_grant(thing: Document) -> str:
+    spec, who = thing.get("spec", {}), (thing.get("status") or {}).get("who")
+    name = thing["metadata"]["name"]
+    return f"{name}: {spec.get('role', '?')} on {spec.get('scope', '?')} to {who or '?'}"
+
+
 def _encode_policy(thing: Document) -> Document:
     status = thing.get("status") or {}
     last = status.get("lastRun") or {}
@@ -292,6 +313,9 @@ def _list_trouble(summary: Document) -> list[str]:
     count = len(summary["logs"]["unhealthy"])
     if count:
         found.append(f"{count} {'log is' if count == 1 else 'logs are'} not healthy")
+    count = len(summary["grants"]["unhealthy"])
+    if count:
+        found.append(f"{count} {'grant is' if count == 1 else 'grants are'} not there")
     if summary["paused"]:
         found.append(f"the operator only looks: annotation {PAUSED_ANNOTATION}")
     return found

@@ -20,6 +20,7 @@ _TITLES: Final = {
     ZOOKEEPER: "ZooKeeper",
 }  # fmt: skip
 _LOGS_SHOWN_MAX: Final = 20
+_GRANTS_SHOWN_MAX: Final = 20
 _MARKS: Final = {"True": "ok", "False": "!!", "Unknown": "??"}
 
 
@@ -39,6 +40,7 @@ def render(summary: Mapping[str, Any]) -> list[str]:
         *(_service(role, summary["services"][role]) for role in _TITLES),
         _repair(summary["repair"]),
         _logs(summary["logs"]),
+        *([_grants(summary["grants"])] if summary["grants"]["objects"] else []),
         *(
             [Node("archive", [_policy(p) for p in summary["archive"]])]
             if summary["archive"]
@@ -155,6 +157,18 @@ def _logs(logs: Mapping[str, Any]) -> Node:
         notes.append(Node(f"… and {len(sick) - _LOGS_SHOWN_MAX} more: --json"))
     counts = f"{_number(logs['objects'])} Log objects, {_number(logs['open'])} open"
     return Node(f"{'!!' if sick else 'ok'} logs: {counts}, {len(sick)} not healthy", notes)
+
+
+def _grants(grants: Mapping[str, Any]) -> Node:
+    sick = grants["unhealthy"]
+    notes = [
+        Node(f"!! {row['grant']}", [Node(why) for why in row["why"]])
+        for row in sick[:_GRANTS_SHOWN_MAX]
+    ]
+    if len(sick) > _GRANTS_SHOWN_MAX:
+        notes.append(Node(f"… and {len(sick) - _GRANTS_SHOWN_MAX} more: --json"))
+    text = agree(f"grants: {grants['objects']:,} LogGrant objects, {len(sick)} not there")
+    return Node(f"{'!!' if sick else 'ok'} {text}", notes)
 
 
 def _policy(policy: Mapping[str, Any]) -> Node:

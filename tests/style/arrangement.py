@@ -22,7 +22,6 @@ SOURCE_ROOTS: Final = ("libs/common", *(f"services/{one}" for one in
 FOLDER_MODULES_MIN: Final = 3
 SMALL_FOLDERS: Final = {
     "operator/duramen_operator/apply": "observe, plan and apply are the operator's three steps",
-    "operator/duramen_operator/observe": "observe, plan and apply are the operator's three steps",
     "spark-jobs/duramen_spark/retention": "each job is a package of its own, with its driver",
     "spark-jobs/duramen_spark/verify": "each job is a package of its own, with its driver",
 }

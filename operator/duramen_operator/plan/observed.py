@@ -117,6 +117,8 @@ class AdminView:
     holdings: Mapping[str, Json] | None = None
     """The id of a bookie to what the auditor counted there, as a row of
     `GET /v1/cluster/repair/bookies`."""
+    grants: Json | None = None
+    """As `plan.seen_grants` reads it; None also where no LogGrant asks for it."""
 
 
 @dataclass(frozen=True, slots=True)

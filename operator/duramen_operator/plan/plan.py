@@ -9,6 +9,7 @@ from datetime import datetime
 
 from duramen_operator.plan.archive.plan import plan_archive
 from duramen_operator.plan.cluster.plan import plan_cluster
+from duramen_operator.plan.log_grants import plan_grants
 from duramen_operator.plan.log_namespaces import plan_namespaces
 from duramen_operator.plan.logs import plan_logs
 from duramen_operator.plan.observed import Observed
@@ -16,8 +17,8 @@ from duramen_operator.plan.steps import Event, Plan, Status, Step
 
 Part = Callable[[Observed, datetime], Plan]
 
-PARTS: tuple[Part, ...] = (plan_cluster, plan_namespaces, plan_logs, plan_archive)
-"""In order: what holds the cluster, its services, its namespaces and logs, its archive."""
+PARTS: tuple[Part, ...] = (plan_cluster, plan_namespaces, plan_logs, plan_grants, plan_archive)
+"""In order: what holds the cluster, its services, its namespaces, logs and grants, its archive."""
 
 
 def make_plan(observed: Observed, now: datetime, parts: Iterable[Part] = PARTS) -> Plan:

@@ -17,6 +17,7 @@ from duramen_operator.resources.bookies import (
     BookieSpec,
 )
 from duramen_operator.resources.clusters import LogCluster, LogClusterSpec, LogClusterStatus
+from duramen_operator.resources.grants import LogGrant, LogGrantSpec, LogGrantStatus
 from duramen_operator.resources.logs import (
     LogNamespace,
     LogNamespaceSpec,
@@ -54,6 +55,9 @@ __all__ = [
     "LogCluster",
     "LogClusterSpec",
     "LogClusterStatus",
+    "LogGrant",
+    "LogGrantSpec",
+    "LogGrantStatus",
     "LogNamespace",
     "LogNamespaceSpec",
     "LogNamespaceStatus",

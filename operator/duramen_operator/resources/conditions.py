@@ -55,6 +55,9 @@ CONDITIONS: Final[Mapping[str, Mapping[str, str]]] = {
         PLACEMENT_SATISFIED: "its copies lie as its rule wants",
         ARCHIVED: "its closed segments have verified cold copies",
     },
+    "LogGrant": {
+        READY: "the grant is there, and calls are judged by it",
+    },
     "ArchivePolicy": {
         READY: "it has what a run needs",
         PROGRESSING: "a run is under way",

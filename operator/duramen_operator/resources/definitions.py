@@ -1,4 +1,4 @@
-"""The six CustomResourceDefinitions: names, columns, subresources and schemas, and their files.
+"""The seven CustomResourceDefinitions: names, columns, subresources and schemas, and their files.
 
 The chart holds them as templates, so that an upgrade of the chart upgrades them; `crds.install` and
 `crds.keep` of its values decide whether it has them and whether they outlive it. What stands
@@ -155,6 +155,22 @@ NAMES: Final[Mapping[str, Names]] = {
             _MESSAGE,
         ),
     ),
+    "LogGrant": Names(
+        "loggrants",
+        "lgr",
+        (
+            _CLUSTER,
+            Column("Who", ".status.who", "Who has the role."),
+            Column("Role", ".spec.role", "What it may do."),
+            Column("Scope", ".spec.scope", "On what."),
+            _READY,
+            _REASON,
+            _AGE,
+            Column("Owned", ".status.owned", "Whether it goes with this object.", "boolean", 1),
+            Column("By", ".status.by", "Who gave it.", priority=1),
+            _MESSAGE,
+        ),
+    ),
     "ArchivePolicy": Names(
         "archivepolicies",
         "ap",
@@ -220,7 +236,7 @@ def define(kind: str, texts: Mapping[str, str]) -> dict[str, Any]:
 
 
 def define_all(texts: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """All six by their kind."""
+    """All seven by their kind."""
     return {kind: define(kind, texts) for kind in CONDITIONS}
 
 

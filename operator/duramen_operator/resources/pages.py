@@ -1,4 +1,4 @@
-"""Writes docs/kubernetes/resources.md: every field, rule, column and condition of the six kinds.
+"""Writes docs/kubernetes/resources.md: every field, rule, column and condition of the seven kinds.
 
 From the same definitions that the API server gets, so that the page cannot say something else. What
 the configuration of a log means is not repeated: the page names docs/protocol/configuration.md.

@@ -18,16 +18,20 @@ from duramen.config import ConfigFault, faults_of
 from duramen_operator.resources.archives import ArchivePolicy
 from duramen_operator.resources.bookies import Bookie, BookieSet
 from duramen_operator.resources.clusters import LogCluster
+from duramen_operator.resources.grants import LogGrant
 from duramen_operator.resources.logs import LogNamespace, LogResource
 from duramen_operator.resources.part import API_VERSION, Resource
 
-AnyResource = LogCluster | BookieSet | Bookie | LogNamespace | LogResource | ArchivePolicy
+AnyResource = (
+    LogCluster | BookieSet | Bookie | LogNamespace | LogResource | LogGrant | ArchivePolicy
+)
 KINDS: Final[Mapping[str, type[AnyResource]]] = {
     "LogCluster": LogCluster,
     "BookieSet": BookieSet,
     "Bookie": Bookie,
     "LogNamespace": LogNamespace,
     "Log": LogResource,
+    "LogGrant": LogGrant,
     "ArchivePolicy": ArchivePolicy,
 }
 
@@ -56,7 +60,7 @@ def parse(document: Mapping[str, Any]) -> AnyResource:
     """An object as the model of its kind.
 
     Raises:
-        ResourceError: it is none of the six kinds, or not valid.
+        ResourceError: it is none of the seven kinds, or not valid.
     """
     kind = str(document.get("kind"))
     model = KINDS.get(kind)

@@ -21,6 +21,15 @@ from duramen_operator.resources.archives import (
     NAMESPACE_GLOB_PATTERN,
 )
 from duramen_operator.resources.clusters import SERVERS_PATTERN
+from duramen_operator.resources.grants import (
+    GROUP_PATTERN,
+    ISSUER_PATTERN,
+    SCOPE_PATTERN,
+    SERVICE_PATTERN,
+    SUBJECTS,
+    TOKEN_PATTERN,
+    USER_PATTERN,
+)
 from duramen_operator.resources.logs import LOG_PATTERN, NAMESPACE_PATTERN, TRUNCATION_PATTERN
 from duramen_operator.resources.part import (
     HOST_PATTERN,
@@ -72,6 +81,17 @@ HINTS: Final[Mapping[str, str]] = {
     "or […], such as prod-*",
     LOG_GLOB_PATTERN: "write the name of a log, or a glob of A-Z, a-z, 0-9, '.', '_', '-' with *, "
     "? or […], such as orders-*; its namespace stands in selector.namespace",
+    ISSUER_PATTERN: "write the short name of an issuer: 1 to 32 of a-z, 0-9, '-', beginning with "
+    "a letter",
+    USER_PATTERN: "write ISSUER/SUBJECT: the issuer's short name, and 1 to 255 visible characters "
+    "of ASCII as sub has them",
+    GROUP_PATTERN: "write ISSUER/GROUP: the issuer's short name, and the group as its tokens have "
+    "it, without blanks at its ends",
+    TOKEN_PATTERN: "write the id of an access token, 16 of a-z and 2-7: what stands behind dur1_, "
+    "and nothing of the secret",
+    SERVICE_PATTERN: "write ROLE/NAME as in a certificate of the cluster, such as client/till",
+    SCOPE_PATTERN: "write NAMESPACE, NAMESPACE/PREFIX* or NAMESPACE/LOG; the whole cluster is "
+    "given by `duramen grant`: set a namespace",
     SERVERS_PATTERN: 'write "host:port,host:port", such as "zk-0.zk:2181,zk-1.zk:2181"',
 }
 
@@ -367,6 +387,18 @@ RULES: Final[Mapping[str, tuple[Rule, ...]]] = {
             "self.sealed || !oldSelf.sealed",
             "sealed cannot be taken back: readers were told that nothing follows. Put back "
             "sealed: true; further records need a new log",
+        ),
+    ),
+    "LogGrantSpec": (
+        Rule(
+            "self == oldSelf",
+            "a grant cannot be changed: make a new object, and delete this one",
+        ),
+    ),
+    "GrantSubject": (
+        Rule(
+            f"[{', '.join(f'has(self.{name})' for name in SUBJECTS)}].filter(one, one).size() == 1",
+            f"write exactly one of {', '.join(SUBJECTS)}",
         ),
     ),
     "ArchivePolicySpec": (

@@ -13,6 +13,7 @@ from duramen.errors import DuramenError
 from duramen.runtime.http_client import PeerError
 from duramen_operator.apply.admin_calls import ProxyCalls
 from duramen_operator.observe.admin import observe_logs
+from duramen_operator.observe.grants import observe_grants
 from duramen_operator.plan.observed import AdminView, Json, Observed
 from duramen_operator.plan.steps import Call
 
@@ -60,7 +61,14 @@ class ClusterAdmin:
             namespaces=logs.namespaces,
             logs=logs.logs,
             holdings=await self._count_copies(),
+            grants=await self._look_at_grants(seen),
         )
+
+    async def _look_at_grants(self, seen: Observed) -> Json | None:
+        """All of them, where an object is about one."""
+        if not seen.list("LogGrant"):
+            return None
+        return await observe_grants(self._calls.public, self._calls.admin)
 
     async def _count_copies(self) -> dict[str, Json] | None:
         """What the auditor counted on each bookie; None until it has, or while there is none."""

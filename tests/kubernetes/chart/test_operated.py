@@ -132,7 +132,7 @@ def _left(release: Release) -> set[str]:
     kinds = (
         "pods,statefulsets,deployments,services,configmaps,jobs,cronjobs,roles,rolebindings,"
         "serviceaccounts,poddisruptionbudgets,horizontalpodautoscalers,networkpolicies,secrets,"
-        "logclusters,bookiesets,bookies,lognamespaces,logs,archivepolicies"
+        "logclusters,bookiesets,bookies,lognamespaces,logs,loggrants,archivepolicies"
     )
     names = {f"{one['kind']} {one['metadata']['name']}" for one in release.list(kinds)}
     return names - {"ConfigMap kube-root-ca.crt", "ServiceAccount default"}

@@ -119,7 +119,12 @@ def _changes(state: TwinState) -> list[tuple[str, str, Work]]:
         text = read_query(request, ("config_version",)).get("config_version")
         return 200, state.change_log(*_log_of(request), body, None if text is None else int(text))
 
+    def replace_grants(request: Request, body: Answer) -> tuple[int, Answer]:
+        query = read_query(request, ("scope", "version"))
+        return 200, state.replace_grants(query["scope"], int(query["version"]), body)
+
     return [
+        ("PUT", "/v1/grants", replace_grants),
         ("POST", _LOG + "/records", append),
         ("POST", _LOG + ":truncate", truncate),
         ("POST", _LOG + ":end", end),
@@ -181,6 +186,8 @@ def _reads(twin: AdminTwin) -> list[tuple[str, Read]]:
         ("/v1/cluster/bookies", lambda _: {"bookies": state.bookies}),
         ("/v1/cluster/regions", regions),
         ("/v1/cluster/logs/{ns}/{log}/placement", placement),
+        ("/v1/grants", lambda r: state.show_grants(read_query(r, ("scope",))["scope"])),
+        ("/v1/config", lambda _: {"security": state.security}),
         ("/readyz", lambda _: {"ready": True}),
         ("/healthz", lambda _: {"status": "ok"}),
     ]  # fmt: skip

@@ -30,6 +30,7 @@ DROPPED: Final[Mapping[str, str]] = {
 
 WORDS: Final[Mapping[str, str]] = {
     "duramen.io/manifest": "a hash",  # of what was applied, with namespace and owner's uid
+    "given": "a time",  # of a grant, with its milliseconds
     "node": "a node",  # the scheduler's choice among nine
 }
 """Fields whose value is another one in each world, and what is compared where they are set."""

@@ -63,11 +63,12 @@ END_S: Final = HANG_S
 BOOKIES: Final = 5
 ZOOKEEPERS: Final = 3
 UNINSTALL_KILLS: Final = 4
+BY_HAND: Final = ("corp/ann", "reader", "shop")
 CLUSTER: Final = {"security": "none", "coldStore": {"url": "s3://b/a"}}
 SIZES: Final = {"journal": {"size": "1Gi"}, "ledgers": {"size": "1Gi"}}
 MADE: Final = (
     "statefulsets,deployments,services,poddisruptionbudgets,cronjobs,configmaps,"
-    "lognamespaces,logs,archivepolicies,logclusters,bookiesets,bookies"
+    "lognamespaces,logs,loggrants,archivepolicies,logclusters,bookiesets,bookies"
 )
 
 
@@ -97,6 +98,10 @@ def make_changes() -> list[Change]:
     def log(name: str, **spec: Any) -> Change:
         return apply("Log", name, {"clusterName": "main", "namespace": "shop", **spec})
 
+    def grant(name: str, user: str, scope: str) -> Change:
+        subject = {"clusterName": "main", "subject": {"user": user}, "role": "reader"}
+        return apply("LogGrant", name, {**subject, "scope": scope})
+
     def delete(kind: str, name: str) -> Change:
         # What was never made cannot go: the two worlds would differ for that reason alone.
         return Change(
@@ -111,11 +116,15 @@ def make_changes() -> list[Change]:
         apply("LogNamespace", "shop", {"clusterName": "main"}),
         apply("LogNamespace", "fair", {"clusterName": "main", "deletionPolicy": "Delete"}),
         *[log(f"log-{n}", deletionPolicy="Delete" if n % 2 else "Retain") for n in range(8)],
+        Change(give_by_hand, lambda _: True),
+        *[grant(f"grant-{n}", f"corp/u{n // 2}", "shop/log-*") for n in range(6)],
+        grant("by-hand", *BY_HAND[::2]),
         apply("ArchivePolicy", "all", {"clusterName": "main", "schedule": "0 0 1 1 *"}),
         *[log(f"log-{n}", deletionPolicy="Delete" if n % 2 else "Retain",
               retention={"age": f"{n + 1}h"}, sealed=n > 5) for n in range(8)],
         apply("BookieSet", "main", {"clusterName": "main", "replicas": BOOKIES, **SIZES}),
         *[delete("Log", f"log-{n}") for n in (1, 2, 3)],
+        *[delete("LogGrant", f"grant-{n}") for n in (0, 2, 3)],
         apply("LogNamespace", "shop", {"clusterName": "main", "auto_create": True}),
         log("late", truncation="seq:0"),
         apply("ArchivePolicy", "all", {"clusterName": "main", "schedule": "0 3 * * *"}),
@@ -127,11 +136,18 @@ def make_changes() -> list[Change]:
     ]  # fmt: skip
 
 
+def give_by_hand(ground: Ground) -> None:
+    """Somebody gives what an object will say, too."""
+    user, role, scope = BY_HAND
+    with ground.twin.lock:
+        ground.twin.state.grants.give(f"user:{user}", role, scope)
+
+
 def list_unsettled(ground: Ground) -> list[str]:
     """What is not as wanted yet, or has not gone yet; pods of fake nodes may take their time."""
     objects = ground.objects
     found = []
-    for item in objects.list("lognamespaces,logs,archivepolicies"):
+    for item in objects.list("lognamespaces,logs,loggrants,archivepolicies"):
         kind, name = item["kind"], item["metadata"]["name"]
         ready = ""
         for one in item.get("status", {}).get("conditions", ()):
@@ -206,6 +222,7 @@ def describe_twin(twin: AdminTwin) -> dict[str, Any]:
     """What became of the cluster."""
     state = twin.state
     return {
+        "grants": sorted(state.grants.names()),
         "namespaces": {name: one.to_json() for name, one in sorted(state.namespaces.items())},
         "logs": sorted(
             (log.namespace, log.name, log.is_ended, log.deleted_ms is not None,
@@ -225,9 +242,16 @@ def test_a_killed_operator_goes_on_where_it_was(kwok_cluster: ClusterHandle) -> 
         assert not list(compare(world.result(), calm.result())), f"the world of seed {seed}"
 
 
+def make_twin() -> AdminTwin:
+    """Of a cluster that judges by grants."""
+    twin = AdminTwin()
+    twin.state.security = "on"
+    return twin
+
+
 def live_calmly(cluster: ClusterHandle) -> Outcome:
     """What becomes of the changes where nobody kills."""
-    with running_twin() as twin, cluster.namespace() as namespace:
+    with running_twin(make_twin()) as twin, cluster.namespace() as namespace:
         operator = OperatorProcess(cluster.kubeconfig, namespace, twin.url)
         ground = Ground(Objects(cluster, namespace), twin, operator)
         with running_operator(operator):
@@ -237,7 +261,7 @@ def live_calmly(cluster: ClusterHandle) -> Outcome:
 def live_disturbed(cluster: ClusterHandle, seed: int) -> Outcome:
     """What becomes of them with a world's share of the kills; what else must hold is checked."""
     with (
-        running_twin() as twin,
+        running_twin(make_twin()) as twin,
         running_proxy(cluster.url, cluster.certificate) as proxy,
         cluster.namespace() as namespace,
     ):
@@ -262,7 +286,14 @@ def live_disturbed(cluster: ClusterHandle, seed: int) -> Outcome:
 def uninstall(ground: Ground, proxy: DeadlyProxy, dice: random.Random) -> None:
     """All that people made is deleted while operators die; what is left in the end are claims."""
     objects = ground.objects
-    for kind in ("archivepolicies", "logs", "lognamespaces", "bookiesets", "logclusters"):
+    for kind in (
+        "loggrants",
+        "archivepolicies",
+        "logs",
+        "lognamespaces",
+        "bookiesets",
+        "logclusters",
+    ):
         objects.cluster.kubectl("-n", objects.namespace, "delete", kind, "--all", "--wait=false")
     for _ in range(UNINSTALL_KILLS):
         aim_somewhere(ground, proxy, dice)
@@ -407,7 +438,7 @@ def check_calls(twin: AdminTwin) -> None:
     named = {f"/v1/namespaces/shop/logs/{name}" for name in
              (*(f"log-{n}" for n in range(8)), "late")}  # fmt: skip
     named |= {f"{path}{verb}" for path in named for verb in (":end", ":truncate")}
-    named |= {"/v1/namespaces/shop", "/v1/namespaces/fair"}
+    named |= {"/v1/namespaces/shop", "/v1/namespaces/fair", "/v1/grants"}
     assert {call.path for call in twin.changes} <= named
 
 

@@ -17,6 +17,7 @@ from duramen.config import LogConfig, NamespaceConfig, parse_log_config, parse_n
 from duramen.config_changes import merge_fields, merge_log_config
 from duramen.errors import BeyondTailError, DuramenError
 from duramen.texts import PositionKind, format_time, parse_position
+from tests.kubernetes.controllers.twin_grants import TwinGrants
 
 UNDELETE_WINDOW_MS: Final = 3_600_000
 COPY_DIGITS: Final = "0" * 64
@@ -98,6 +99,8 @@ class TwinState:
 
     Attributes:
         bookies: rows of `/v1/cluster/bookies`; a test changes them at will.
+        grants: as long as `security` is not none.
+        security: what its processes run with.
         rack_count: more racks than a configuration may ask for are `placement_impossible`.
     """
 
@@ -106,6 +109,8 @@ class TwinState:
         self.logs: dict[int, TwinLog] = {}
         self.rack_count = rack_count
         self.bookies: list[Answer] = []
+        self.grants = TwinGrants()
+        self.security = "none"
         self._names: dict[tuple[str, str], int] = {}
 
     # --- Namespaces ------------------------------------------------------------------------------
@@ -281,6 +286,22 @@ class TwinState:
         return {
             "segments": [self._encode_segment(log, row, quorum, members) for row in log.segments]
         }
+
+    # --- Grants ----------------------------------------------------------------------------------
+
+    def show_grants(self, scope: str) -> Answer:
+        """The grants within a scope."""
+        return self._find_grants().show(scope)
+
+    def replace_grants(self, scope: str, version: int, body: Answer) -> Answer:
+        """Have those of the body within the scope, and no others."""
+        return self._find_grants().replace(scope, version, body["grants"])
+
+    def _find_grants(self) -> TwinGrants:
+        if self.security == "none":
+            detail = "nobody is known here until the cluster has --security on"
+            raise DuramenError("forbidden", detail)
+        return self.grants
 
     # --- What a test does ------------------------------------------------------------------------
 

@@ -1,11 +1,11 @@
 """A kubectl that answers from a file: paths of the API to what lies there, or to an error.
 
 Run as a program named `kubectl` by the commands under test; `plant` puts it on the PATH. It
-understands `get --raw`, `config view` and `port-forward`, which it says it does to a real port.
+understands `get --raw`, `config view`, `create token` and `port-forward`, which it says it does.
 
 The file is JSON: {"namespace", "answers": {path: value | text}, "errors": {path: text},
-"forward": port | null, "error": text}; each call is noted in `calls`. A path is matched without its
-query, `error` is what every call says.
+"forward": port | null, "token": text, "error": text}; each call is noted in `calls`. A path is
+matched without its query, `error` is what every call says.
 """
 
 from __future__ import annotations
@@ -49,6 +49,9 @@ def _answer(folder: Path, arguments: list[str]) -> int:
         sys.stdout.write(f"Forwarding from 127.0.0.1:{port} -> 7301\n")
         sys.stdout.flush()
         signal.pause()
+        return 0
+    if plain[:2] == ["create", "token"]:
+        sys.stdout.write(world["token"] + "\n")
         return 0
     path = plain[-1].partition("?")[0]
     if path in world.get("answers", {}):

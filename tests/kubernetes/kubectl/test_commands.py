@@ -41,7 +41,10 @@ def world(**more: Any) -> dict[str, Any]:
     answers: dict[str, Any] = {
         f"{OURS}logclusters": items(things.cluster()),
         **{f"{OURS}{plural}": items() for plural in ("bookiesets", "bookies", "logs")},
-        **{f"{OURS}{plural}": items() for plural in ("lognamespaces", "archivepolicies")},
+        **{
+            f"{OURS}{plural}": items()
+            for plural in ("lognamespaces", "loggrants", "archivepolicies")
+        },
         f"{CORE}pods": items(things.pod("main-a-0", "bookie", zone="a")),
         f"{ADMIN}bookies": {"bookies": [things.registered("main-a-0", "a")]},
         f"{ADMIN}repair": things.repair(),

@@ -14,6 +14,7 @@ from duramen_operator.resources import (
     ArchivePolicyStatus,
     BookieResourceStatus,
     BookieSetStatus,
+    LogGrantStatus,
     LogStatus,
 )
 from kubectl_duramen.sources import Snapshot
@@ -139,6 +140,20 @@ def test_an_archive_that_lags_or_fails_is_told() -> None:
     assert "not as at the bookies: 1 copy" in text and "2 runs failed" in text
 
 
+def test_grants_that_are_not_there_are_told_with_the_reason() -> None:
+    waiting = things.condition("Ready", "False", "NotJudged", "security is none")
+    found = [things.grant("ann", OK), things.grant("bob", waiting)]
+    told = snapshot(objects={"loggrants": found, "pods": []})
+    text = lines_of(told)
+    assert "!! grants: 2 LogGrant objects, 1 not there" in text
+    assert "!! bob: reader on orders to user:corp/bob" in text
+    assert "Ready False (NotJudged): security is none" in text and "ann" not in text
+    assert "1 grant is not there" in summarize(told)["trouble"]
+    well = lines_of(snapshot(objects={"loggrants": found[:1], "pods": []}))
+    assert "ok grants: 1 LogGrant objects, 0 not there" in well
+    assert "grants" not in lines_of(snapshot(objects={"loggrants": [], "pods": []}))
+
+
 def test_an_empty_status_is_shown_too() -> None:
     bare = {"metadata": {"name": "main"}}
     summary = summarize(Snapshot(bare, objects={"pods": [], "logs": [{"metadata": {"name": "x"}}]}))
@@ -150,6 +165,7 @@ def test_fields_of_the_status_are_those_of_the_models() -> None:
         BookieResourceStatus: ("region", "zone", "identity", "freeBytes", "writable", "node"),
         BookieSetStatus: ("replicas", "readyReplicas"),
         LogStatus: ("logId",),
+        LogGrantStatus: ("who",),
         ArchivePolicyStatus: ("lastRun", "lastSuccess", "lagSegments", "lagSeconds", "mismatches",
                               "failedRuns"),
     }  # fmt: skip

@@ -95,6 +95,15 @@ def repair(**more: Any) -> Json:
     return answer | more
 
 
+def grant(name: str, *conditions: Json) -> Json:
+    """A LogGrant."""
+    spec = {
+        "clusterName": "main", "subject": {"user": f"corp/{name}"}, "role": "reader",
+        "scope": "orders",
+    }  # fmt: skip
+    return custom("LogGrant", name, spec, *conditions, who=f"user:corp/{name}", owned=True)
+
+
 def log(name: str, *conditions: Json, log_id: str = "7") -> Json:
     """A Log."""
     spec = {"clusterName": "main", "namespace": "orders"}

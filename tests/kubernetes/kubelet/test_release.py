@@ -170,7 +170,7 @@ def test_uninstall_leaves_nothing_but_claims(release: Installation) -> None:
     with release.timed("uninstall until nothing runs"):
         release.helm("uninstall", RELEASE, f"--timeout={READY_S}s", "--wait")
         wait_in_thread(lambda: not _names(release, WORKLOADS), HANG_S, "everything to go")
-    kinds = "logclusters,bookiesets,bookies,lognamespaces,logs,archivepolicies"
+    kinds = "logclusters,bookiesets,bookies,lognamespaces,logs,loggrants,archivepolicies"
     assert not _names(release, kinds)
     assert len(before) == len(("zookeeper", "journal", "ledgers")) * 3 + len(("cold",)), before
     left = set(_names(release, "persistentvolumeclaims"))

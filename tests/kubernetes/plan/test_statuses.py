@@ -24,6 +24,7 @@ from duramen_operator.resources.conditions import CONDITIONS
 from duramen_operator.resources.definitions import define_all
 from tests.kubernetes.plan import archive_world, worlds
 from tests.kubernetes.plan.cases import SPECS, make_world
+from tests.kubernetes.plan.grants_world import GrantsWorld
 from tests.kubernetes.plan.world import World, make_bookie_set, make_cluster
 from tests.kubernetes.plan.worlds import NOW, make_log, make_space, observe, see_log, see_problem
 
@@ -39,7 +40,7 @@ def close(schema: dict[str, Any]) -> dict[str, Any]:
     return closed
 
 
-KINDS = {"Log", "LogNamespace", "ArchivePolicy"}
+KINDS = {"Log", "LogNamespace", "LogGrant", "ArchivePolicy"}
 CLOSED = {
     kind: jsonschema_rs.Draft202012Validator(
         close(
@@ -98,6 +99,16 @@ def list_log_plans() -> Iterator[Plan]:
     yield make_plan(observe(cluster, space, namespaces=there), NOW)
 
 
+def list_grant_plans() -> Iterator[Plan]:
+    world = GrantsWorld()
+    world.add("ann")
+    for _ in range(4):
+        yield world.plan()
+        world.do_pass()
+    world.is_judged = False
+    yield world.plan()
+
+
 def list_policy_plans() -> Iterator[Plan]:
     done = archive_world.make_job("all-1", NOW - timedelta(hours=2), NOW, due="29000000")
     failed = archive_world.make_job("all-2", NOW - timedelta(hours=1), NOW, is_good=False)
@@ -107,10 +118,10 @@ def list_policy_plans() -> Iterator[Plan]:
     yield make_plan(archive_world.world({"schedule": "never"}), NOW)
 
 
-def test_statuses_of_logs_namespaces_and_policies_are_known() -> None:
+def test_statuses_of_what_is_in_a_cluster_are_known() -> None:
     told = [
         step
-        for plan in (*list_log_plans(), *list_policy_plans())
+        for plan in (*list_log_plans(), *list_grant_plans(), *list_policy_plans())
         for step in plan.steps
         if isinstance(step, Status) and step.about.kind in KINDS
     ]

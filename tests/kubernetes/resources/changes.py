@@ -56,5 +56,9 @@ REFUSED: list[tuple[str, Spec, Spec, str]] = [
         'bytes: write "none" to lift the limit, or put it back',
     ),
     ("Log", {"sealed": True}, {"sealed": False}, "sealed cannot be taken back: readers were told"),
+    ("LogGrant", {}, {"clusterName": "x"}, "a grant cannot be changed: make a new object, and"),
+    ("LogGrant", {}, {"role": "owner"}, "a grant cannot be changed: make a new object, and delete"),
+    ("LogGrant", {}, {"subject": {"user": "corp/bob"}}, "a grant cannot be changed: make a new"),
+    ("LogGrant", {}, {"scope": "shop/a*"}, "a grant cannot be changed: make a new object, and"),
     ("ArchivePolicy", {}, {"clusterName": "x"}, "clusterName cannot be changed: what it names"),
 ]

@@ -17,7 +17,7 @@ from tests.kubernetes.resources.texts import read_texts
 
 @pytest.fixture(scope="session")
 def resource_server(api_server: ClusterHandle) -> ClusterHandle:
-    """The API server once it serves all six kinds."""
+    """The API server once it serves all seven kinds."""
     definitions = define_all(read_texts()).values()
     api_server.apply(*definitions)
     names = [f"crd/{definition['metadata']['name']}" for definition in definitions]

@@ -28,6 +28,12 @@ SPECS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "Bookie": {"clusterName": "demo", "bookieSet": "main"},
         "LogNamespace": {"clusterName": "demo"},
         "Log": {"clusterName": "demo", "namespace": "shop"},
+        "LogGrant": {
+            "clusterName": "demo",
+            "subject": {"user": "corp/ann"},
+            "role": "reader",
+            "scope": "shop",
+        },
         "ArchivePolicy": {"clusterName": "demo", "onClosedSegments": True},
     }
 )

@@ -31,6 +31,9 @@ FLEXIBLE = LogConfig.model_validate(
 )
 
 
+TILL = {"namespace": "shop", "name": "till.v2"}
+
+
 def hint(word: str) -> str:
     """The hint that has these words."""
     (found,) = {text for text in HINTS.values() if word in text}
@@ -83,6 +86,15 @@ ACCEPTED: list[tuple[str, dict[str, Any]]] = [
     ("Log", {"roll": {"interval": "1d12h"}, "flush": {"policy": "periodic", "interval": "1s"}}),
     ("Log", {"sealed": True, "truncation": "dlsn:e3n17s0"}),
     ("Log", {"truncation": "lsn:e3n17"}),
+    ("LogGrant", {"subject": {"user": "corp/" + "~" * 255}, "role": "owner", "scope": "shop/ord*"}),
+    ("LogGrant", {"subject": {"user": GONE, "group": "corp/Développeurs du soir"}}),
+    ("LogGrant", {"subject": {"user": GONE, "token": "a2" * 8}, "scope": "shop/a.b"}),
+    ("LogGrant", {"subject": {"user": GONE, "service": "client/till-1"}, "role": "producer"}),
+    ("LogGrant", {"subject": {"user": GONE, "serviceAccount": TILL}, "role": "archiver"}),
+    (
+        "LogGrant",
+        {"subject": {"user": GONE, "serviceAccount": {**TILL, "issuer": "eu-1"}}, "role": "writer"},
+    ),
     ("ArchivePolicy", {"schedule": "15 */2 * * MON-FRI", "onClosedSegments": False}),
     ("ArchivePolicy", {"schedule": "@hourly", "keepHot": "1h30m", "runner": "CronJob"}),
     ("ArchivePolicy", {"selector": {"namespace": "prod-*", "logs": "orders-[ab]?"}}),
@@ -94,6 +106,7 @@ POSITION = hint("position that stands still")
 DURATION = hint('"250ms", "1h30m"')
 SIZE = hint('"64MiB" or "10GiB"')
 OBJECT = hint("name of an object")
+ONE_SUBJECT = "write exactly one of user, group, token, serviceAccount, service"
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("LogCluster", {"security": GONE}, "spec.security: Required value"),
     ("LogCluster", {"security": "tls"}, 'supported values: "none"'),
@@ -238,6 +251,32 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("Log", {"truncation": "ago:1h"}, POSITION),
     ("Log", {"truncation": "time:2026-01-31T00:00:00Z"}, POSITION),
     ("Log", {"truncation": 17}, "must be of type string"),
+    ("LogGrant", {"subject": GONE}, "spec.subject: Required value"),
+    ("LogGrant", {"subject": {"user": GONE}}, ONE_SUBJECT),
+    ("LogGrant", {"subject": {"group": "corp/dev"}}, ONE_SUBJECT),
+    ("LogGrant", {"subject": {"user": "ann"}}, hint("ISSUER/SUBJECT")),
+    ("LogGrant", {"subject": {"user": "Corp/ann"}}, hint("ISSUER/SUBJECT")),
+    ("LogGrant", {"subject": {"user": "corp/an n"}}, hint("ISSUER/SUBJECT")),
+    ("LogGrant", {"subject": {"user": "corp/ann\n"}}, hint("ISSUER/SUBJECT")),
+    ("LogGrant", {"subject": {"user": GONE, "group": "corp/dev "}}, hint("ISSUER/GROUP")),
+    ("LogGrant", {"subject": {"user": GONE, "token": "dur1_" + "a" * 11}}, hint("behind dur1_")),
+    ("LogGrant", {"subject": {"user": GONE, "service": "till"}}, hint("such as client/till")),
+    (
+        "LogGrant",
+        {"subject": {"user": GONE, "serviceAccount": {**TILL, "issuer": "K8s"}}},
+        hint("short name of an issuer: 1"),
+    ),
+    (
+        "LogGrant",
+        {"subject": {"user": GONE, "serviceAccount": {"namespace": "a.b", "name": "x"}}},
+        hint("write 1 to 63 of a-z, 0-9 and '-', beginning and ending with a letter or digit"),
+    ),
+    ("LogGrant", {"role": "operator"}, 'supported values: "reader", "producer", "writer", "owner"'),
+    ("LogGrant", {"scope": "*"}, hint("set a namespace")),
+    ("LogGrant", {"scope": "shop/*"}, hint("set a namespace")),
+    ("LogGrant", {"scope": "shop/"}, hint("set a namespace")),
+    ("LogGrant", {"scope": "sho*"}, hint("set a namespace")),
+    ("LogGrant", {"scope": "shop/a/b"}, hint("set a namespace")),
     ("ArchivePolicy", {"schedule": "every hour"}, hint("five fields as cron does")),
     ("ArchivePolicy", {"schedule": "* * * * * *"}, hint("five fields as cron does")),
     (
@@ -296,14 +335,16 @@ READ_AS_WELL: list[tuple[str, dict[str, Any]]] = [
     # the rest the models refuse as well.
     (kind, spec)
     for kind, spec, message in REFUSED
-    if kind == "Log" and "region" not in message and "how long" not in message
+    if kind in {"Log", "LogGrant"} and "region" not in message and "how long" not in message
 ]
 
 
 @pytest.mark.parametrize(("kind", "spec"), READ_AS_WELL, ids=map(name_case, READ_AS_WELL))
-def test_what_is_refused_of_a_log_the_model_refuses(kind: str, spec: dict[str, Any]) -> None:
+def test_what_is_refused_of_logs_and_grants_the_model_refuses(
+    kind: str, spec: dict[str, Any]
+) -> None:
     """An object from before a rule was there must not get further than its reading."""
-    with pytest.raises(ResourceError, match=r"^Log demo: spec"):
+    with pytest.raises(ResourceError, match=rf"^{kind} demo: spec"):
         parse(make(kind, spec))
 
 

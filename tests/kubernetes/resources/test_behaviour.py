@@ -48,6 +48,7 @@ def explain(cluster: ClusterHandle, path: str) -> str:
         ("lg.spec.retention.age", 'a new log gets the namespace\'s default, else "3d".'),
         ("lg.spec.truncation", "It only moves forward."),
         ("lg.status.conditions.reason", "Why, in one word for programs"),
+        ("lgr.spec.subject.token", "never with its secret"),
         ("ap.spec.schedule", 'When it runs, as cron in UTC, such as "15 * * * *".'),
     ],
 )

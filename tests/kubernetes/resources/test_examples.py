@@ -35,7 +35,7 @@ MANIFESTS = read_manifests()
 
 def test_the_pages_have_examples_of_what_people_write() -> None:
     kinds = {document["kind"] for _, document in MANIFESTS}
-    assert kinds == {"LogCluster", "BookieSet", "LogNamespace", "Log", "ArchivePolicy"}
+    assert kinds == {"LogCluster", "BookieSet", "LogNamespace", "Log", "LogGrant", "ArchivePolicy"}
 
 
 def test_the_reasons_that_are_explained_are_given() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from duramen.config import LogConfig, parse_log_config
 from duramen.config_changes import merge_log_config
@@ -16,6 +17,7 @@ from duramen_operator.resources import (
     BookieSet,
     Condition,
     LogCluster,
+    LogGrantSpec,
     LogNamespace,
     LogResource,
     ResourceError,
@@ -220,3 +222,30 @@ def test_what_was_written_is_written_again() -> None:
     spec = {"retention": {"age": "30d"}, "deletionPolicy": "Delete", "ack_mode": "ordered"}
     document = make("Log", spec)
     assert parse_as(LogResource, document).spec.to_json() == document["spec"]
+
+
+@pytest.mark.parametrize(
+    ("subject", "who"),
+    [
+        ({"user": "corp/ann"}, "user:corp/ann"),
+        ({"group": "corp/dev ops"}, "group:corp/dev ops"),
+        ({"token": "a2" * 8}, "token:" + "a2" * 8),
+        ({"service": "client/till"}, "service:client/till"),
+        ({"serviceAccount": {"namespace": "a", "name": "b"}}, "serviceaccount:k8s/a/b"),
+        (
+            {"serviceAccount": {"issuer": "eu", "namespace": "a", "name": "b.c"}},
+            "serviceaccount:eu/a/b.c",
+        ),
+    ],
+)
+def test_a_subject_is_the_principal_of_that_name(subject: dict[str, Any], who: str) -> None:
+    spec = {"clusterName": "demo", "subject": subject, "role": "reader", "scope": "shop/a*"}
+    grant = LogGrantSpec.model_validate(spec).grant
+    assert (str(grant.who), str(grant.scope)) == (who, "shop/a*")
+
+
+@pytest.mark.parametrize("subject", [{}, {"user": "corp/ann", "group": "corp/dev"}])
+def test_a_grant_has_one_subject(subject: dict[str, Any]) -> None:
+    spec = {"clusterName": "demo", "subject": subject, "role": "reader", "scope": "shop"}
+    with pytest.raises(ValidationError, match="name exactly one of user, group, token"):
+        LogGrantSpec.model_validate(spec)

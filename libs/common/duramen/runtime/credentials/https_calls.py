@@ -75,7 +75,9 @@ async def open_caller(ca_file: Path, bearer_file: Path | None) -> AsyncIterator[
         CallFailedError: a file cannot be read, or holds something else.
     """
     context = await asyncio.to_thread(_trust, ca_file)
-    headers = {"accept": "application/json", "accept-encoding": "identity"}
+    # Kubernetes serves its key set as the second of these, and as nothing else.
+    types = "application/json, application/jwk-set+json"
+    headers = {"accept": types, "accept-encoding": "identity"}
     headers["content-type"] = "application/json"
     if bearer_file is not None:
         bearer = await asyncio.to_thread(_read_bearer, bearer_file)
