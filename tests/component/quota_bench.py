@@ -21,6 +21,7 @@ from duramen.runtime.admission.quota_door import QuotaDoor
 from duramen.runtime.credentials.principals import Bearer
 from tests.component.door_world import FAR_S, World, opened
 from tests.component.quota_world import APPEND, Limited, set_limits
+from tests.pauses import look_again_soon
 
 _CALL_COUNT: Final = 2_000
 _ROUND_COUNT: Final = 30
@@ -47,11 +48,23 @@ async def _time_us(door: Any, scope: dict[str, Any]) -> float:
     return min(rounds)
 
 
-async def _weigh(door: Any, scope: dict[str, Any]) -> float:
+class _Waits:
+    """An application whose calls all wait."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    async def __call__(self, *_: Any) -> None:
+        self.count += 1
+        await asyncio.get_running_loop().create_future()
+
+
+async def _weigh(door: Any, waits: _Waits, scope: dict[str, Any]) -> float:
     tracemalloc.start()
     before, _ = tracemalloc.get_traced_memory()
     tasks = [asyncio.create_task(door(scope, _take, _take)) for _ in range(_WAITING_COUNT)]
-    await asyncio.sleep(0)
+    while waits.count < _WAITING_COUNT:
+        await look_again_soon()
     after, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     for task in tasks:
@@ -71,10 +84,9 @@ async def _measure(world: World, name: str, method: str, call: AdmittedCall | No
         scope[CALL_KEY] = call
     bare_us, door_us = await _time_us(_serve, scope), await _time_us(door, scope)
 
-    async def wait(*_: Any) -> None:
-        await asyncio.Event().wait()
-
-    more_bytes = await _weigh(QuotaDoor(wait, quotas), scope) - await _weigh(wait, scope)
+    bare, inner = _Waits(), _Waits()
+    more_bytes = await _weigh(QuotaDoor(inner, quotas), inner, scope)
+    more_bytes -= await _weigh(bare, bare, scope)
     print(f"{name:28} {door_us - bare_us:5.2f} us a call, {more_bytes:5.0f} bytes while it waits")
 
 

@@ -33,6 +33,7 @@ from tests.component.quota_world import (
     play,
     set_limits,
 )
+from tests.pauses import let_pass
 from tests.waiting import wait_for
 
 
@@ -357,7 +358,7 @@ def test_a_client_waits_as_it_is_told_and_comes_again() -> None:
 
         async def sleep(pause_s: float) -> None:
             pauses.append(pause_s)
-            await asyncio.sleep(pause_s)
+            await let_pass(pause_s, what="the pause that the refusal advises")
 
         for _ in range(4):
             policy = Pauses(RetryPolicy(within_s=10))

@@ -187,7 +187,7 @@ def test_the_limits_of_clients_are_named_one_by_one() -> None:
 def test_limits_that_are_none_are_refused(
     texts: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    more = [word for text in texts for word in ("--client-limit", text)]
     with pytest.raises(SystemExit):
-        more = [word for text in texts for word in ("--client-limit", text)]
         parse_options("readproxy", [*ARGUMENTS, *more])
     assert said in capsys.readouterr().err

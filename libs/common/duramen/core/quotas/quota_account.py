@@ -69,12 +69,13 @@ class QuotaAccount:
     def find_excess(self, shape: CallShape, now_us: int) -> Excess | None:
         """The first limit that a call does not fit in; None: it may begin."""
         quota = self.quota
-        if quota.calls_per_s is not None and (wait_us := self._calls.find_wait_us(now_us)):
-            return Excess("calls_per_s", quota.calls_per_s, min(wait_us, WAIT_US_MAX))
-        if quota.bytes_per_s is not None and (wait_us := self._bytes.find_wait_us(now_us)):
-            return Excess("bytes_per_s", quota.bytes_per_s, min(wait_us, WAIT_US_MAX))
-        if quota.open_calls is not None and self.open_calls >= quota.open_calls:
-            return Excess("open_calls", quota.open_calls, UNDER_WAY_WAIT_US)
+        if wait_us := self._calls.find_wait_us(now_us):
+            return Excess("calls_per_s", quota.calls_per_s or 0, min(wait_us, WAIT_US_MAX))
+        if wait_us := self._bytes.find_wait_us(now_us):
+            return Excess("bytes_per_s", quota.bytes_per_s or 0, min(wait_us, WAIT_US_MAX))
+        most = quota.open_calls
+        if most is not None and self.open_calls >= most:
+            return Excess("open_calls", most, UNDER_WAY_WAIT_US)
         most = quota.open_streams
         if shape.is_stream and most is not None and self.open_streams >= most:
             return Excess("open_streams", most, UNDER_WAY_WAIT_US)

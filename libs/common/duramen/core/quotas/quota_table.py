@@ -9,6 +9,7 @@ Called by the runtime's door. Source: docs/protocol/limits.md "What a proxy know
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Hashable
 from typing import Final
 
 from duramen.core.quotas.quota_account import Quota, QuotaAccount
@@ -24,9 +25,9 @@ class QuotaTable:
 
     def __init__(self, most_count: int = PARTY_COUNT_MAX) -> None:
         self._most_count = most_count
-        self._accounts: OrderedDict[str, QuotaAccount] = OrderedDict()
+        self._accounts: OrderedDict[Hashable, QuotaAccount] = OrderedDict()
 
-    def find(self, name: str, quota: Quota, now_us: int) -> QuotaAccount:
+    def find(self, name: Hashable, quota: Quota, now_us: int) -> QuotaAccount:
         """The account of a party whose limits are these now."""
         account = self._accounts.get(name)
         if account is None:

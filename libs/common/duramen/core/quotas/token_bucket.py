@@ -37,7 +37,8 @@ class TokenBucket:
 
     def find_wait_us(self, now_us: int) -> int:
         """Until something may be taken; 0: now."""
-        if self.per_s is None:
+        # What came since the last filling can only be more.
+        if self.per_s is None or self._tokens >= 1:
             return 0
         self._fill(now_us)
         if self._tokens >= 1:

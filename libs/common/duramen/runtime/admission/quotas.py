@@ -16,7 +16,7 @@ from prometheus_client import Counter
 
 from duramen.core.quotas.quota_account import CallShape, Excess, QuotaAccount
 from duramen.core.quotas.quota_table import QuotaTable
-from duramen.core.rights.grants import PrincipalKind
+from duramen.core.rights.grants import Principal, PrincipalKind
 from duramen.errors import DuramenError
 from duramen.runtime.admission.callers import AdmittedCall
 from duramen.runtime.admission.namespace_limits import NamespaceQuotas, read_quota
@@ -41,7 +41,7 @@ class Charged(NamedTuple):
     kind: str
     """`client` or `namespace`."""
 
-    name: str
+    name: str | Principal
     account: QuotaAccount
 
 
@@ -80,9 +80,9 @@ class Quotas:
             account = self._namespaces.find(namespace, quota, read_clock_us())
             charged = (Charged("namespace", namespace, account),)
         if call is not None:
-            name = str(call.bearer.principal)
-            account = self._clients.find(name, self._client_quota, read_clock_us())
-            charged = (Charged("client", name, account), *charged)
+            principal = call.bearer.principal
+            account = self._clients.find(principal, self._client_quota, read_clock_us())
+            charged = (Charged("client", principal, account), *charged)
         return charged
 
     def begin(self, charged: tuple[Charged, ...], shape: CallShape) -> None:
