@@ -53,10 +53,11 @@ class _Waits:
 
     def __init__(self) -> None:
         self.count = 0
+        self.may_end = asyncio.Event()
 
     async def __call__(self, *_: Any) -> None:
         self.count += 1
-        await asyncio.get_running_loop().create_future()
+        await self.may_end.wait()
 
 
 async def _weigh(door: Any, waits: _Waits, scope: dict[str, Any]) -> float:
@@ -67,9 +68,8 @@ async def _weigh(door: Any, waits: _Waits, scope: dict[str, Any]) -> float:
         await look_again_soon()
     after, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    waits.may_end.set()
+    await asyncio.gather(*tasks)
     return (after - before) / _WAITING_COUNT
 
 
