@@ -20,7 +20,7 @@ from duramen.runtime.admission import namespace_limits
 from duramen.runtime.identity.header import NamedClient
 from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
 from duramen.runtime.stores.metadata_store import Stored, Unavailable, Watch
-from duramen.units import KIB
+from duramen.units import KIB, MIB
 from tests.component import admission_world, door_world
 from tests.component.admission_world import READ, AdmissionWorld, as_user
 from tests.component.door_world import FAR_S, GRANTS, list_known
@@ -131,6 +131,8 @@ def test_what_is_under_way_is_bounded_and_given_back(
         port = Limited(store)
         port.waiting = asyncio.Event()
         method, path, length = call
+        if method == "POST" and path == APPEND:
+            port.pieces = [bytes(32 * KIB)] if length else [bytes(MIB), b""]
         open_ = [asyncio.create_task(port.call(method, path, length=length)) for _ in range(2)]
         await wait_for(lambda: port.served_count == 2)
         check_refusal(await port.call(method, path, length=length), field)
@@ -146,6 +148,20 @@ def test_what_is_under_way_is_bounded_and_given_back(
         assert [counts[name] for name in ("open_calls", "open_streams", "in_flight_bytes")] == [
             0
         ] * 3
+
+    play(scenario)
+
+
+def test_who_announces_much_and_sends_nothing_keeps_nobody_out_of_its_namespace() -> None:
+    async def scenario(store: MemoryStore) -> None:
+        await set_limits(store, "shop", in_flight_bytes="64KiB", bytes_per_s="64KiB")
+        port = Limited(store)
+        port.waiting = asyncio.Event()
+        liars = [asyncio.create_task(port.call(length=10**11)) for _ in range(9)]
+        await wait_for(lambda: port.served_count == 9)
+        port.waiting.set()
+        assert {told.status for told in await asyncio.gather(*liars)} == {200}
+        assert (await port.call(length=9)).status == 200
 
     play(scenario)
 
@@ -285,6 +301,30 @@ def test_clients_are_counted_apart_behind_401_and_403_and_processes_not_at_all(
         told += [await call(known["group:corp/team"][0])]
         assert [one.status for one in told] == [200, 200, 429]
         check_refusal(told[-1], "limits.calls_per_s")
+
+    door_world.play(tmp_path, scenario)
+
+
+def test_a_client_is_held_to_what_it_announces(tmp_path: Path) -> None:
+    async def scenario(world: door_world.World) -> None:
+        await world.callers.give("own writer shop")
+        limits = ClientLimits.model_validate(FREE.model_dump() | {"in_flight_bytes": "1MiB"})
+        port = Limited(world.store, limits, world.admissions[0])
+
+        async def is_in() -> bool:
+            return (await port.call("GET", "/v1/namespaces/shop", as_user("own"))).status == 200
+
+        await wait_for(is_in)
+        port.waiting, before = asyncio.Event(), port.served_count
+        open_ = asyncio.create_task(port.call(shown=as_user("own"), length=800 * KIB))
+        await wait_for(lambda: port.served_count > before)
+        for length in (300 * KIB, None):
+            told = await port.call(shown=as_user("own"), length=length)
+            check_refusal(told, "client_limit.in_flight_bytes")
+        port.waiting.set()
+        assert (await open_).status == 200
+        assert (await port.call(shown=as_user("own"), length=2 * MIB)).status == 200
+        assert port.quotas.statistics()["clients"]["in_flight_bytes"] == 0
 
     door_world.play(tmp_path, scenario)
 

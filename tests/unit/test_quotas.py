@@ -22,12 +22,12 @@ from duramen.core.quotas.token_bucket import TokenBucket
 from duramen.units import KIB, MIB, MS, SECOND
 
 FREE = Quota(None, None, None, None, None)
-CALL = CallShape(is_stream=False, announced_bytes=0, in_flight_bytes=0)
-STREAM = CallShape(is_stream=True, announced_bytes=0, in_flight_bytes=0)
+CALL = CallShape(is_stream=False, announced_bytes=0)
+STREAM = CallShape(is_stream=True, announced_bytes=0)
 
 
 def carry(size_bytes: int) -> CallShape:
-    return CallShape(is_stream=False, announced_bytes=size_bytes, in_flight_bytes=size_bytes)
+    return CallShape(is_stream=False, announced_bytes=size_bytes)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -112,9 +112,11 @@ def test_each_limit_refuses_the_first_call_beyond_it(
     for _ in range(count):
         assert account.find_excess(shape, 0) is None
         account.begin(shape, 0)
+        account.hold(shape.announced_bytes)
+        account.spend(shape.announced_bytes, 0)
     assert account.find_excess(shape, 0) == excess
     for _ in range(count):
-        account.end(shape)
+        account.end(shape, shape.announced_bytes)
     if not excess.limit.endswith("per_s"):
         assert account.find_excess(shape, 0) is None
     assert (account.open_calls, account.open_streams, account.in_flight_bytes) == (0, 0, 0)
@@ -123,6 +125,7 @@ def test_each_limit_refuses_the_first_call_beyond_it(
 def test_calls_without_bodies_pass_where_bodies_do_not_and_a_long_debt_is_told_shorter() -> None:
     account = QuotaAccount(FREE._replace(in_flight_bytes=10, open_streams=1), 0)
     account.begin(carry(10), 0)
+    account.hold(10)
     account.begin(STREAM, 0)
     assert account.find_excess(CALL, 0) is None
     account = QuotaAccount(FREE._replace(bytes_per_s=1), 0)

@@ -42,9 +42,7 @@ class CallShape(NamedTuple):
 
     is_stream: bool
     announced_bytes: int
-    """Of the body: these are taken at once, others as they come."""
-
-    in_flight_bytes: int
+    """Of the body, where it is no stream."""
 
 
 class QuotaAccount:
@@ -81,8 +79,8 @@ class QuotaAccount:
             return Excess("open_streams", most, UNDER_WAY_WAIT_US)
         most_bytes = quota.in_flight_bytes
         # The first body passes whatever its size: else a small limit would let none pass ever.
-        if most_bytes is not None and self.in_flight_bytes and shape.in_flight_bytes:
-            held_bytes = self.in_flight_bytes + shape.in_flight_bytes
+        if most_bytes is not None and self.in_flight_bytes and shape.announced_bytes:
+            held_bytes = self.in_flight_bytes + shape.announced_bytes
             if held_bytes > most_bytes:
                 return Excess("in_flight_bytes", most_bytes, UNDER_WAY_WAIT_US)
         return None
@@ -90,21 +88,22 @@ class QuotaAccount:
     def begin(self, shape: CallShape, now_us: int) -> None:
         """A call begins that no limit is against; to be ended."""
         self._calls.take(1, now_us)
-        if shape.announced_bytes:
-            self._bytes.take(shape.announced_bytes, now_us)
         self.open_calls += 1
         self.open_streams += shape.is_stream
-        self.in_flight_bytes += shape.in_flight_bytes
 
-    def end(self, shape: CallShape) -> None:
-        """A call that was begun is over."""
+    def hold(self, size_bytes: int) -> None:
+        """So many bytes of a body are in flight until the end of their call."""
+        self.in_flight_bytes += size_bytes
+
+    def end(self, shape: CallShape, held_bytes: int = 0) -> None:
+        """A call that was begun is over, and so is all that it held."""
         self.open_calls -= 1
         self.open_streams -= shape.is_stream
-        self.in_flight_bytes -= shape.in_flight_bytes
+        self.in_flight_bytes -= held_bytes
         assert self.open_calls >= self.open_streams >= 0, "a call was ended twice"
 
     def spend(self, size_bytes: int, now_us: int) -> None:
-        """So many bytes came or went that no call announced."""
+        """So many bytes came or went."""
         self._bytes.take(size_bytes, now_us)
 
     def find_debt_us(self, now_us: int) -> int:

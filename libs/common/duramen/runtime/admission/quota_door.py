@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from duramen.core.quotas.quota_account import CallShape
 from duramen.errors import DuramenError
+from duramen.limits import FRAME_BYTES_MAX
 from duramen.runtime.admission.call_rows import FoundRow, find_row
 from duramen.runtime.admission.callers import CALL_KEY, AdmittedCall
 from duramen.runtime.admission.early_answers import answer_early
@@ -25,18 +26,19 @@ from duramen.runtime.admission.quotas import Charged, Quotas, read_clock_us
 from duramen.units import MIB, SECOND
 
 UNANNOUNCED_BYTES: Final = 1 * MIB
-"""What a body without a length counts as while it is under way."""
+"""What a body without a length is taken to be."""
+
+ANNOUNCED_BYTES_MAX: Final = FRAME_BYTES_MAX
+"""No body that is served is larger, whatever is announced."""
 
 _LOOK_S: Final = 1.0
 """A stream that waits looks so often whether it is to end."""
 
 _LENGTH_DIGITS_MAX: Final = 12
 _BODILESS: Final = ("GET", "HEAD")
-_READ: Final = CallShape(is_stream=True, announced_bytes=0, in_flight_bytes=0)
-_PLAIN: Final = CallShape(is_stream=False, announced_bytes=0, in_flight_bytes=0)
-_UNANNOUNCED: Final = CallShape(
-    is_stream=False, announced_bytes=0, in_flight_bytes=UNANNOUNCED_BYTES
-)
+_STREAM: Final = CallShape(is_stream=True, announced_bytes=0)
+_PLAIN: Final = CallShape(is_stream=False, announced_bytes=0)
+_UNANNOUNCED: Final = CallShape(is_stream=False, announced_bytes=UNANNOUNCED_BYTES)
 
 
 class QuotaDoor:
@@ -64,19 +66,18 @@ class QuotaDoor:
             await answer_early(refusal, scope, receive, send)
             return
         metered = _Metered(charged, call, receive, send, is_stream=shape.is_stream)
-        if shape.announced_bytes == 0 and scope["method"] not in _BODILESS:
+        if scope["method"] not in _BODILESS:
             receive = metered.receive
         try:
             await self._app(scope, receive, metered.send)
         finally:
-            for one in charged:
-                one.account.end(shape)
+            metered.end(shape)
 
 
 class _Metered:
     """What goes through one call, counted for its parties."""
 
-    __slots__ = ("_call", "_charged", "_is_stream", "_receive", "_send")
+    __slots__ = ("_call", "_came_bytes", "_charged", "_is_stream", "_receive", "_send")
 
     def __init__(
         self,
@@ -92,14 +93,26 @@ class _Metered:
         self._receive = receive
         self._send = send
         self._is_stream = is_stream
+        self._came_bytes = 0
 
     async def receive(self) -> Message:
-        """The next piece of a body that nobody announced."""
+        """The next piece of the body."""
         if self._is_stream:
             await self._wait()
         message = await self._receive()
         self._spend(message)
+        if not self._is_stream and (body := message.get("body")):
+            self._came_bytes += len(body)
+            for one in self._charged:
+                if not one.is_held_to_its_word:
+                    one.account.hold(len(body))
         return message
+
+    def end(self, shape: CallShape) -> None:
+        """The call is over: nobody holds anything for it any more."""
+        for one in self._charged:
+            held_bytes = shape.announced_bytes if one.is_held_to_its_word else self._came_bytes
+            one.account.end(shape, held_bytes)
 
     def send(self, message: Message) -> Awaitable[None]:
         """Pass a piece of an answer on; a plain function, so that most need no coroutine."""
@@ -141,11 +154,10 @@ def _find(scope: Scope) -> FoundRow | None:
 
 def _read_shape(scope: Scope, found: FoundRow | None) -> CallShape:
     if found is not None and found.row.lasts:
-        return _READ
+        return _STREAM
     if scope["method"] in _BODILESS:
         return _PLAIN
     for name, value in scope["headers"]:
         if name == b"content-length" and value.isdigit() and len(value) <= _LENGTH_DIGITS_MAX:
-            announced = int(value)
-            return CallShape(is_stream=False, announced_bytes=announced, in_flight_bytes=announced)
+            return CallShape(False, min(int(value), ANNOUNCED_BYTES_MAX))
     return _UNANNOUNCED

@@ -44,6 +44,12 @@ class Charged(NamedTuple):
     name: str | Principal
     account: QuotaAccount
 
+    @property
+    def is_held_to_its_word(self) -> bool:
+        """Whether it holds what its calls announce, or what has come: a client that announces much
+        and sends nothing is to keep out itself, not all who share its namespace."""
+        return self.kind == "client"
+
 
 class Quotas:
     """What one process counts of its callers.
@@ -97,6 +103,8 @@ class Quotas:
                 raise self._refuse(one, excess)
         for one in charged:
             one.account.begin(shape, now_us)
+            if one.is_held_to_its_word:
+                one.account.hold(shape.announced_bytes)
 
     def statistics(self) -> dict[str, Any]:
         """Parties, what they have under way, and what was refused by which limit."""
