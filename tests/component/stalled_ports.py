@@ -17,9 +17,9 @@ from tempfile import TemporaryDirectory
 from duramen.limits import OPEN_FILE_COUNT_MAX
 from tests.component.admission_world import LOG, AdmissionWorld, as_user, play, until
 
-RECORD_COUNT = 2_000
-ENTRY_COUNT = 10
-"""As events some 2 MB: more than a connection buffers for who does not read."""
+RECORD_COUNT = 100
+ENTRY_COUNT = 100
+"""As events a megabyte: more than a connection buffers for who does not read."""
 
 
 async def serve(world: AdmissionWorld) -> None:

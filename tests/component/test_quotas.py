@@ -240,7 +240,10 @@ def test_without_the_store_what_was_known_counts_else_the_defaults(
         port = Limited(store)
         assert (await port.call()).status == 200
         store.is_away = True
-        assert len(await port.call_until_refused(9)) < 5
+        await port.call()
+        await wait_for(lambda: port.quotas.statistics()["limits"]["failed"] == 1)
+        told = await port.call_until_refused(9)
+        assert "calls_per_s, 2 at each proxy" in told[-1].problem["detail"]
         late = "/v1/namespaces/late/logs/a/records"
         assert {(await port.call(path=late)).status for _ in range(9)} == {200}, "the defaults"
         assert port.quotas.statistics()["limits"]["failed"] >= 1

@@ -499,14 +499,20 @@ class ClientLimits(_Part):
 
     calls_per_s: CountLimit = 10_000
     bytes_per_s: BytesLimit = 1 * GIB
-    open_calls: CountLimit = 12_288
-    open_streams: CountLimit = 8_192
-    in_flight_bytes: BytesLimit = 192 * MIB
+    open_calls: CountLimit = 8_192
+    open_streams: CountLimit = 6_144
+    in_flight_bytes: BytesLimit = 128 * MIB
 
 
 class NamespaceLimits(ClientLimits):
-    """How much of one proxy process, and how many logs, a namespace may have."""
+    """How much of one proxy process, and how many logs, a namespace may have: more than any one of
+    its clients."""
 
+    calls_per_s: CountLimit = 20_000
+    bytes_per_s: BytesLimit = 2 * GIB
+    open_calls: CountLimit = 12_288
+    open_streams: CountLimit = 8_192
+    in_flight_bytes: BytesLimit = 192 * MIB
     logs: CountLimit = 100_000
 
 
