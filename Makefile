@@ -21,7 +21,7 @@ SPREAD := -n auto --dist loadfile
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup run test test-fast test-kubernetes check format lock docs scenario sim explore mutants chaos bench bench-compare \
-	bench-flexible bench-metadata dist soak night clean
+	bench-flexible bench-metadata stalled dist soak night clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -112,6 +112,9 @@ bench-flexible: setup ## Freeze, slow and fill a bookie under a flexible and a s
 
 bench-metadata: setup ## Move 10,000 released segments out of ZooKeeper, and list them (FIGUREFLAGS=--help)
 	PYTHONPATH=. $(BIN)/python -m tests.process.metadata_figures $(FIGUREFLAGS)
+
+stalled: setup ## Stall 2,000 sockets of each of six kinds at public ports with TLS (SOCKETS=2000)
+	DURAMEN_STALLED_SOCKETS=$(or $(SOCKETS),2000) $(BIN)/python -m pytest -q -s tests/component/test_stalled_sockets.py $(TESTFLAGS)
 
 dist: setup ## Make what is shipped in ./dist: wheel, sdist, chart, bill of materials, licences
 	PYTHONPATH=. $(BIN)/python -m tests.distribution

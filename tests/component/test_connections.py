@@ -19,6 +19,7 @@ import pytest
 from fastapi import FastAPI
 
 from duramen.limits import CONNECTION_COUNT_MAX
+from duramen.runtime.admission.quotas import Quotas
 from duramen.runtime.edge.admin_connections import AdminConnections
 from duramen.runtime.edge.embedded_server import ServerLimits, count_connections, fit_connections
 from duramen.runtime.http_server import AdminServer, Answer, DataServer, PublicServer
@@ -148,7 +149,8 @@ def test_a_public_port_has_as_many_connections_as_it_is_told() -> None:
         async def answer_now() -> str:
             return "now"
 
-        server = make_public_server(app, make_options("readproxy"))
+        options = make_options("readproxy")
+        server = make_public_server(app, options, Quotas(options, MemoryStore(MemoryTree())))
         await server.start()
         ends = []
         for _ in range(3):

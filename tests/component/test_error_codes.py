@@ -19,6 +19,7 @@ import pytest
 from duramen.core.status import BookieStatus
 from duramen.errors import ERRORS, DuramenError
 from duramen.ids import Epoch
+from duramen.wire.metadata_json import encode_node
 from duramen.wire.sequencer_calls import Append, AppendResult
 from tests.component import losses
 from tests.component import readproxy_world as read
@@ -30,7 +31,6 @@ RAW: Final = {"content-type": "application/octet-stream"}
 NEVER: Final = {
     "unauthenticated": "there is no authentication yet",
     "segment_not_found": "no public call names a segment",
-    "rate_limited": "there are no quotas yet",
 }
 """Codes that no public port gives in this version, and why."""
 
@@ -45,6 +45,13 @@ async def append_to(world: write.World, **headers: str) -> httpx.Response:
 
 async def provoke_uncertain(world: write.World) -> httpx.Response:
     world.first.decide = write.always(None)
+    return await append_to(world)
+
+
+async def provoke_rate_limited(world: write.World) -> httpx.Response:
+    config = encode_node({"config": {"limits": {"calls_per_s": 1}}})
+    await world.setup.set(write.PATHS.namespace("a"), config, version=0)
+    await append_to(world)
     return await append_to(world)
 
 
@@ -149,6 +156,7 @@ async def provoke_cold_store_unavailable(world: read.World) -> httpx.Response:
 WRITES: Final[dict[str, Callable[[write.World], Awaitable[httpx.Response]]]] = {
     "append_uncertain": provoke_uncertain,
     "window_full": provoke_window_full,
+    "rate_limited": provoke_rate_limited,
     "log_held": provoke_held,
     "needs_ordered": provoke_needs_ordered,
     "mode_changing": provoke_mode_changing,

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from duramen.config import parse_namespace_config
 from duramen.errors import DuramenError
 from duramen.runtime.cluster_node import ensure_cluster
 from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
@@ -78,6 +79,11 @@ def run(scenario: Callable[[Cluster], Awaitable[None]]) -> None:
     asyncio.run(play())
 
 
+def whole(config: dict[str, Any]) -> dict[str, Any]:
+    """As answers have it: with every field, whatever is stored."""
+    return parse_namespace_config(config).to_json()
+
+
 async def refuse(work: Awaitable[Any]) -> DuramenError:
     with pytest.raises(DuramenError) as caught:
         await work
@@ -87,9 +93,9 @@ async def refuse(work: Awaitable[Any]) -> DuramenError:
 def test_a_change_is_made_once_and_told() -> None:
     async def scenario(cluster: Cluster) -> None:
         on, off = {"auto_create": True}, {"auto_create": False}
-        assert await cluster.change(on) == {"config": on, "changed": True}
-        assert await cluster.change(on) == {"config": on, "changed": False}
-        assert await cluster.change({}) == {"config": on, "changed": False}
+        assert await cluster.change(on) == {"config": whole(on), "changed": True}
+        assert await cluster.change(on) == {"config": whole(on), "changed": False}
+        assert await cluster.change({}) == {"config": whole(on), "changed": False}
         assert await cluster.stored() == on
         # What is there counts for a PUT from now on.
         made = await cluster.ask("create_namespace", namespace="ns", config=on)
@@ -120,7 +126,7 @@ def test_a_change_of_unknown_outcome_is_looked_up(is_applied: bool) -> None:
         cluster.store.is_applied = is_applied
         cluster.store.doubts = 3
         on = {"auto_create": True}
-        assert await cluster.change(on) == {"config": on, "changed": True}
+        assert await cluster.change(on) == {"config": whole(on), "changed": True}
         assert cluster.store.doubts == (2 if is_applied else 0)
         assert await cluster.stored() == on
 
@@ -131,7 +137,7 @@ def test_changes_at_once_are_all_made() -> None:
     async def scenario(cluster: Cluster) -> None:
         wanted = [{"auto_create": number % 2 == 0} for number in range(8)]
         answers = await asyncio.gather(*(cluster.change(patch) for patch in wanted))
-        assert [answer["config"] for answer in answers] == wanted
+        assert [answer["config"] for answer in answers] == [*map(whole, wanted)]
         assert any(answer["changed"] for answer in answers)
 
     run(scenario)
@@ -150,6 +156,38 @@ def test_a_namespace_without_logs_goes_and_may_come_again() -> None:
             assert (await refuse(work)).code == "namespace_not_found"
         assert (await cluster.ask("create_namespace", namespace="ns", config={}))["created"]
         assert (await cluster.ask("create_log", namespace="ns", log="l", config={}))["created"]
+
+    run(scenario)
+
+
+def test_a_namespace_has_as_many_logs_as_it_may() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        def create(log: str) -> Awaitable[dict[str, Any]]:
+            return cluster.ask("create_log", namespace="ns", log=log, config={})
+
+        assert (await create("a"))["created"]
+        await cluster.change({"limits": {"logs": 2}})
+        assert (await create("b"))["created"]
+        refusal = await refuse(create("c"))
+        assert (refusal.code, refusal.kind.status, refusal.field) == (
+            "too_many_logs", 429, "limits.logs"
+        )  # fmt: skip
+        assert refusal.problem()["retryable"] is False
+        assert (await create("b"))["created"] is False, "what is there is no further log"
+        await cluster.change({"limits": {"logs": "none"}})
+        assert (await create("c"))["created"]
+
+    run(scenario)
+
+
+def test_what_older_processes_do_not_know_is_stored_only_where_it_is_used() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.change({"limits": {"calls_per_s": 5}})
+        assert (await cluster.stored())["limits"]["calls_per_s"] == 5
+        await cluster.change({"limits": whole({})["limits"]})
+        assert await cluster.stored() == {"auto_create": False}
+        error = await refuse(cluster.change({"encryption_version": 1}))
+        assert (error.code, error.field) == ("invalid_argument", "encryption_version")
 
     run(scenario)
 

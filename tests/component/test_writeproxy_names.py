@@ -8,7 +8,7 @@ import asyncio
 
 import pytest
 
-from duramen.config import parse_log_config
+from duramen.config import NamespaceConfig, parse_log_config
 from duramen.core.hashing import rank_nodes
 from duramen.errors import DuramenError
 from duramen.wire.metadata_json import encode_node
@@ -122,7 +122,7 @@ def test_a_creations_refusal_is_passed_on_and_a_dead_sequencer_is_not_asked_twic
 def test_what_exists_can_be_read_and_listed() -> None:
     async def scenario(world: World) -> None:
         assert await world.call("GET", "/v1/namespaces/a") == (
-            200, {"namespace": "a", "config": {"auto_create": False}},
+            200, {"namespace": "a", "config": NamespaceConfig().to_json()},
         )  # fmt: skip
         status, log = await world.call("GET", "/v1/namespaces/a/logs/l")
         assert (status, log["name"], log["log_id"]) == (200, "l", "5")

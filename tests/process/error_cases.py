@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 from duramen.limits import BATCH_RECORD_COUNT_MAX, RECORD_BYTES_MAX
 
 NS: Final = "/v1/namespaces/default"
+FEW: Final = "/v1/namespaces/few"
 RAW: Final = "application/octet-stream"
 
 
@@ -66,6 +67,10 @@ CASES: Final[dict[str, tuple[Ask, ...]]] = {
     "misdirected": (Ask("GET", RECORDS, headers=(("host", "rebound.example"),)),),
     "forbidden": (Ask("POST", LOG + ":end", headers=(("origin", "http://stranger.example"),)),),
     "namespace_not_empty": (Ask("DELETE", NS),),
+    "too_many_logs": (
+        Ask("PUT", FEW, {"limits": {"logs": 1}}), Ask("PUT", FEW + "/logs/a"),
+        Ask("PUT", FEW + "/logs/b"),
+    ),
     "placement_impossible": (Ask("PUT", LOG + "-wide", WIDE),),
 }  # fmt: skip
 """Code → calls: all but the last one succeed, and the last one is answered with the code."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 
+from duramen.config import ClientLimits
 from duramen.limits import GIVE_UP_AFTER_US, LOST_BOOKIE_GRACE_US, STEADY_AFTER_US
 from duramen.runtime.service import parse_options
 from duramen.units import KIB, MIB, MINUTE, SECOND
@@ -175,3 +176,33 @@ def test_gossip_can_be_switched_off_where_there_is_any() -> None:
         assert not parse_options(role, [*arguments, "--no-gossip"]).is_gossiping
     with pytest.raises(SystemExit):
         parse_options("readproxy", [*ARGUMENTS, "--no-gossip"])
+
+
+def test_the_limits_of_clients_are_named_one_by_one() -> None:
+    arguments = [*ARGUMENTS, "--client-limit", "calls_per_s=5", "--client-limit"]
+    limits = parse_options("readproxy", [*arguments, "bytes_per_s=64MiB"]).client_limits
+    assert (limits.calls_per_s, limits.bytes_per_s) == (5, 64 * MIB)
+    assert limits.open_calls == ClientLimits().open_calls
+    limits = parse_options("writeproxy", [*arguments, "open_calls=none"]).client_limits
+    assert limits.open_calls is None
+    assert parse_options("readproxy", ARGUMENTS).client_limits == ClientLimits()
+
+
+@pytest.mark.parametrize(
+    ("texts", "said"),
+    [
+        (["calls=5"], "calls: not a known field"),
+        (["calls_per_s=0"], "greater than or equal to 1"),
+        (["calls_per_s"], "one NAME=VALUE"),
+        (["open_calls=5", "open_calls=6"], "one NAME=VALUE"),
+        (["bytes_per_s=1KiB"], "64KiB"),
+        (["logs=5"], "logs: not a known field"),
+    ],
+)
+def test_limits_that_are_none_are_refused(
+    texts: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = [word for text in texts for word in ("--client-limit", text)]
+    with pytest.raises(SystemExit):
+        parse_options("readproxy", [*ARGUMENTS, *more])
+    assert said in capsys.readouterr().err

@@ -11,7 +11,7 @@ not kept yet is refused, not ignored. Source: docs/protocol/configuration.md "Lo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Final, Literal, NamedTuple, NoReturn
 
 from pydantic import (
@@ -31,6 +31,9 @@ from pydantic import (
 from duramen.errors import DuramenError
 from duramen.units import (
     DURATION_PATTERN,
+    GIB,
+    KIB,
+    MIB,
     SIZE_PATTERN,
     format_duration,
     format_size,
@@ -88,6 +91,31 @@ DurationLimit = Annotated[
 SizeLimit = Annotated[Size | None, BeforeValidator(_read_limit), _limit_schema(SIZE_PATTERN)]
 
 Count = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
+CountLimit = Annotated[
+    Annotated[int, Field(strict=True, ge=1, le=1_000_000_000)] | None,
+    BeforeValidator(_read_limit),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "integer", "minimum": 1, "maximum": 1_000_000_000},
+                {"type": "string", "pattern": "^none$"},
+                {"type": "null"},
+            ]
+        }
+    ),
+]
+
+
+def _check_size_limit(value_bytes: int | None) -> int | None:
+    if value_bytes is not None and value_bytes < SIZE_LIMIT_BYTES_MIN:
+        raise ValueError(f'must be "{format_size(SIZE_LIMIT_BYTES_MIN)}" or more')
+    return value_bytes
+
+
+SIZE_LIMIT_BYTES_MIN: Final = 64 * KIB
+"""Below it a single body would keep its party waiting for minutes."""
+
+BytesLimit = Annotated[SizeLimit, AfterValidator(_check_size_limit)]
 
 
 def _at_least(least: str) -> AfterValidator:
@@ -466,14 +494,56 @@ def needs_new_segment(old: LogConfig, new: LogConfig) -> bool:
     return any(getattr(old, name) != getattr(new, name) for name in names)
 
 
+class ClientLimits(_Part):
+    """How much of one proxy process one party may have; None: no limit."""
+
+    calls_per_s: CountLimit = 10_000
+    bytes_per_s: BytesLimit = 1 * GIB
+    open_calls: CountLimit = 8_192
+    open_streams: CountLimit = 6_144
+    in_flight_bytes: BytesLimit = 128 * MIB
+
+
+class NamespaceLimits(ClientLimits):
+    """How much of one proxy process, and how many logs, a namespace may have: more than any one of
+    its clients."""
+
+    calls_per_s: CountLimit = 20_000
+    bytes_per_s: BytesLimit = 2 * GIB
+    open_calls: CountLimit = 12_288
+    open_streams: CountLimit = 8_192
+    in_flight_bytes: BytesLimit = 192 * MIB
+    logs: CountLimit = 100_000
+
+
+_SIZES: Final = ("bytes_per_s", "in_flight_bytes")
+"""Limits that are written with a unit."""
+
+_LATER_OF_NAMESPACE: Final = ("limits", "encryption_version")
+"""Fields of a namespace that came later."""
+
+
 class NamespaceConfig(_Part):
     """The configuration of one namespace."""
 
     auto_create: Annotated[bool, Field(strict=True)] = False
+    limits: NamespaceLimits = NamespaceLimits()
+    encryption_version: Annotated[int, Field(strict=True, ge=0, le=0)] = 0
+    """Of how its records are encrypted where they lie; 0: they are not."""
 
     def to_json(self) -> dict[str, Any]:
         """Every field, as JSON values."""
         return self.model_dump(mode="json")
+
+    def to_stored(self) -> dict[str, Any]:
+        """As `to_json`, for other processes: without what older ones do not know, where it has its
+        default. They read such namespaces as ever, and refuse the others."""
+        defaults = NamespaceConfig().to_json()
+        return {
+            name: value
+            for name, value in self.to_json().items()
+            if name not in _LATER_OF_NAMESPACE or value != defaults[name]
+        }
 
 
 class ConfigFault(NamedTuple):
@@ -504,6 +574,24 @@ def parse_namespace_config(document: Mapping[str, Any]) -> NamespaceConfig:
     """
     try:
         return NamespaceConfig.model_validate(document)
+    except ValidationError as error:
+        _refuse(error)
+
+
+def parse_client_limits(assignments: Iterable[str]) -> ClientLimits:
+    """Limits from texts such as `calls_per_s=500`; those that are not named have their default.
+
+    Raises:
+        DuramenError: `unknown_field` or `invalid_argument`, all faults in the detail.
+    """
+    fields: dict[str, Any] = {}
+    for text in assignments:
+        name, equals, value = text.partition("=")
+        if not equals or name in fields:
+            raise DuramenError("invalid_argument", f"{text!r}: one NAME=VALUE for each limit")
+        fields[name] = int(value) if value.isdecimal() and name not in _SIZES else value
+    try:
+        return ClientLimits.model_validate(fields)
     except ValidationError as error:
         _refuse(error)
 

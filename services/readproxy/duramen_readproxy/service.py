@@ -18,6 +18,7 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from duramen.core.reading.replica_order import Place
 from duramen.errors import DuramenError
 from duramen.runtime.admission.admission import open_admission
+from duramen.runtime.admission.quotas import Quotas
 from duramen.runtime.cluster_node import wait_own_cluster
 from duramen.runtime.http_client import PeerClient
 from duramen.runtime.identity.names import Role
@@ -105,7 +106,10 @@ class ReadProxy:
         )  # fmt: skip
         self._admission = open_admission(options, store, security)
         complete_app(self.app, self._forwarder)
-        self._server = make_public_server(self.app, options, self._admission, certificate)
+        self._quotas = Quotas(options, store)
+        self._server = make_public_server(
+            self.app, options, self._quotas, self._admission, certificate
+        )
         self._registration = Registration(
             store, f"{paths.read_proxies}/{options.node_id}", self._describe()
         )
@@ -153,6 +157,7 @@ class ReadProxy:
         if self._forwarder is not None:
             await self._forwarder.stop()
         await self._server.stop()
+        await self._quotas.stop()
         if self._admission is not None:
             await self._admission.stop()
         await self.feeds.stop()
@@ -199,6 +204,7 @@ class ReadProxy:
             "public_certificate": self._server.statistics(),
             "security": None if self._security is None else self._security.statistics(),
             "admission": None if self._admission is None else self._admission.statistics(),
+            "quotas": self._quotas.statistics(),
         }
 
     def begin_request(self) -> None:

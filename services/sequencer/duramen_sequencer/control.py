@@ -14,7 +14,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 
-from duramen.config import LogConfig, parse_log_config
+from duramen.config import LogConfig, parse_log_config, parse_namespace_config
 from duramen.core.log_node import LogNode
 from duramen.errors import DuramenError
 from duramen.ids import LogId
@@ -45,6 +45,7 @@ from duramen_sequencer.log_changes import CheckConfig, read_nonce, take_any_conf
 from duramen_sequencer.log_ids import LogIds
 from duramen_sequencer.namespaces import (
     Namespaces,
+    refuse_more_logs,
     refuse_other,
     take_object,
     take_text,
@@ -134,7 +135,8 @@ class Control:
         namespace = check_namespace(take_text(request, "namespace"))
         name = check_log_name(take_text(request, "log"))
         config = parse_log_config(take_object(request, "config"))
-        if await self._store.get(self._paths.namespace(namespace)) is None:
+        found = await self._store.get(self._paths.namespace(namespace))
+        if found is None:
             raise DuramenError(
                 "namespace_not_found", f"create namespace {namespace} first", field="namespace"
             )
@@ -144,6 +146,9 @@ class Control:
         taken = await self._read_name(path)
         if taken is not None and not taken.log.is_deleted:
             return _known(taken.log, config, what, nonce)
+        if taken is None:
+            of_namespace = parse_namespace_config(read_node(found.data).get("config", {}))
+            await refuse_more_logs(self._store, self._paths, namespace, of_namespace)
         if config.compression != "none":
             await refuse_unspoken(self._store, self._paths, "compression")
         log_id = await self._log_ids.take()

@@ -6,7 +6,7 @@ has no children, in the same `multi()`; a creation of a log that comes later fin
 and access tokens of the namespace go with it.
 
 Called by `control`. Source: docs/protocol/wire.md "Identities", docs/protocol/metadata.md "Rules
-for every change", R3, R4.
+for every change", R3, R4, docs/protocol/limits.md "What a refusal says".
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Namespaces:
         config = parse_namespace_config(take_object(request, "config"))
         path = self._paths.namespace(namespace)
         nonce = read_nonce(request)
-        data = encode_node({"config": config.to_json(), "nonce": nonce})
+        data = encode_node({"config": config.to_stored(), "nonce": nonce})
         names = self._paths.names_of(namespace)
         await create_parents(self._store.commit, path)
         await create_parents(self._store.commit, names)
@@ -101,7 +101,7 @@ class Namespaces:
             is_ours = node.get("nonce") == nonce
             if is_ours or config == stored:
                 return {"config": stored.to_json(), "changed": is_ours}
-            data = encode_node({"config": config.to_json(), "nonce": nonce}, node)
+            data = encode_node({"config": config.to_stored(), "nonce": nonce}, node)
             try:
                 await self._store.set(path, data, version=version)
             except (Conflict, OutcomeUnknown):
@@ -174,6 +174,29 @@ class Namespaces:
         await self._store.sync(path)
         stored = await self._store.get(path)
         return None if stored is None else (read_node(stored.data), stored.version)
+
+
+async def refuse_more_logs(
+    store: MetadataStore, paths: Paths, namespace: str, config: NamespaceConfig
+) -> None:
+    """See that the namespace has room for one more log: its names are counted, not proved to be
+    few, so creations that race can pass the limit by as many as race.
+
+    Raises:
+        DuramenError: `too_many_logs`.
+        MetadataError: the names cannot be counted now.
+    """
+    most = config.limits.logs
+    if most is None:
+        return
+    names = await store.get(paths.names_of(namespace))
+    if names is not None and names.children_count >= most:
+        raise DuramenError(
+            "too_many_logs",
+            f"namespace {namespace} has {names.children_count} logs, and {most} are its limit: "
+            "delete some (a deleted one counts until it is purged), or have limits.logs raised",
+            field="limits.logs",
+        )
 
 
 def take_text(request: Mapping[str, Any], field: str) -> str:

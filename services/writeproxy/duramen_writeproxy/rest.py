@@ -20,6 +20,7 @@ from duramen.core.rights.judgement import Rights
 from duramen.core.rights.verbs import Verb
 from duramen.errors import DuramenError
 from duramen.runtime.admission.callers import call_of
+from duramen.runtime.admission.refusals import refuse_verb
 from duramen.runtime.public.answers import (
     LogChangedAnswer,
     LogMadeAnswer,
@@ -101,8 +102,10 @@ class _RestRoutes:
     async def put_namespace(self, request: Request) -> Response:
         """Ensure a namespace: 201 created, 200 the same was there, 409 another was."""
         namespace = check_namespace(request.path_params["ns"])
-        config = parse_namespace_config(await self._read_config(request))
-        made = await self._creator.create_namespace(namespace, config.to_json())
+        document = await self._read_config(request)
+        _check_limits(request, document)
+        config = parse_namespace_config(document)
+        made = await self._creator.create_namespace(namespace, config.to_stored())
         answer = read_answer(NamespaceAnswer, {**made, "namespace": namespace})
         return respond(answer, 201 if made["created"] else 200)
 
@@ -110,6 +113,7 @@ class _RestRoutes:
         """Change the fields of the namespace's configuration that the body names."""
         namespace = check_namespace(request.path_params["ns"])
         patch = await self._read_config(request)
+        _check_limits(request, patch)
         parse_namespace_config(patch)
         made = await self._creator.change_namespace(namespace, patch)
         return respond(read_answer(NamespaceChangedAnswer, {**made, "namespace": namespace}))
@@ -189,6 +193,17 @@ class _RestRoutes:
             announced=announced_bytes(headers.get(b"content-length")),
         )
         return parse_object(body) if body else {}
+
+
+def _check_limits(request: Request, document: dict[str, Any]) -> None:
+    """A namespace's limits are for whoever operates the cluster: they protect others from it.
+
+    Raises:
+        DuramenError: `forbidden`, `metadata_unavailable`.
+    """
+    rights = _find_rights(request)
+    if "limits" in document and rights is not None and not rights.judge(Verb.OPERATE):
+        raise refuse_verb(Verb.OPERATE)
 
 
 def _find_rights(request: Request) -> Rights | None:

@@ -16,6 +16,7 @@ from collections.abc import Collection
 from typing import Any, Final
 
 from duramen.runtime.admission.admission import open_admission
+from duramen.runtime.admission.quotas import Quotas
 from duramen.runtime.cluster_node import wait_own_cluster
 from duramen.runtime.http_client import PeerClient
 from duramen.runtime.identity.names import Role
@@ -117,7 +118,8 @@ class WriteProxy:
         self._admission = open_admission(options, store, security)
         complete_app(app, self._forwarder)
         self._cluster = Cluster(self._names, self._roster, self._peers)
-        self._server = make_public_server(app, options, self._admission, certificate)
+        self._quotas = Quotas(options, store)
+        self._server = make_public_server(app, options, self._quotas, self._admission, certificate)
         self._registration: Registration | None = None
         self._is_started = False
         IN_FLIGHT_BYTES.set_function(lambda: self._budget.held_bytes)
@@ -174,6 +176,7 @@ class WriteProxy:
         if self._forwarder is not None:
             await self._forwarder.stop()
         await self._server.stop()
+        await self._quotas.stop()
         if self._admission is not None:
             await self._admission.stop()
         self._encoder.close()
@@ -210,6 +213,7 @@ class WriteProxy:
             "public_certificate": self._server.statistics(),
             "security": None if self._security is None else self._security.statistics(),
             "admission": None if self._admission is None else self._admission.statistics(),
+            "quotas": self._quotas.statistics(),
             "members": None if self._observing is None else self._observing.statistics(),
         }
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from duramen.config import ClientLimits
 from duramen.limits import (
     ADMIN_CONNECTION_COUNT_PER_PEER,
     AUDIT_INTERVAL_US,
@@ -54,6 +55,7 @@ class ServiceOptions:
     archive, for read proxies and sequencers: docs/cold-store.md. `metadata_age_max_us` is a read
     proxy's, for when ZooKeeper cannot be read: docs/protocol/read-answers.md. `connection_count` is
     of the data or public port, `admin_connection_count_per_peer` of one address at the admin port.
+    `client_limits` are a proxy's, of each of its clients: docs/protocol/limits.md.
     """
 
     role: str
@@ -92,6 +94,7 @@ class ServiceOptions:
     metadata_age_max_us: int = METADATA_AGE_MAX_US
     connection_count: int = CONNECTION_COUNT_MAX
     admin_connection_count_per_peer: int = ADMIN_CONNECTION_COUNT_PER_PEER
+    client_limits: ClientLimits = ClientLimits()
 
     @property
     def takes_part_in_gossip(self) -> bool:

@@ -28,6 +28,7 @@ from typing import Any
 
 import uvloop
 
+from duramen.config import parse_client_limits
 from duramen.core.hashing import WEIGHT_MAX
 from duramen.errors import DuramenError
 from duramen.limits import (
@@ -138,6 +139,10 @@ def parse_options(
         )
     options = vars(parser.parse_args(argv))
     _check_security(parser, options)
+    try:
+        options["client_limits"] = parse_client_limits(options.get("client_limits", ()))
+    except DuramenError as error:
+        parser.error(f"--client-limit: {error.detail}")
     repeated = ("ledger_dirs", "cors_origins", "public_names")
     lists = {name: tuple(options.get(name) or ()) for name in repeated}
     return ServiceOptions(role=role, **options | lists)
@@ -225,6 +230,16 @@ def _add_proxy_options(parser: argparse.ArgumentParser) -> None:
         dest="cors_origins",
         help="pages of this origin may read the answers, such as http://localhost:8000; may be "
         "repeated (default: none)",
+    )
+    parser.add_argument(
+        "--client-limit",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        dest="client_limits",
+        help="how much of this process each client may have, such as calls_per_s=500 or "
+        "bytes_per_s=64MiB; `none` is no limit; may be repeated. The names and defaults stand in "
+        "docs/protocol/limits.md",
     )
 
 

@@ -83,6 +83,7 @@ ADVICE: Final[Mapping[str, str | Sequence[str]]] = {
     ),
     "placement_impossible": "see duramen bookies for who takes new data and where",
     "rate_limited": _WAIT,
+    "too_many_logs": "delete logs that nobody needs, or have limits.logs of the namespace raised",
     "append_uncertain": "read the log's end before appending the same again",
     "window_full": _WAIT,
     "overloaded": _WAIT,

@@ -87,8 +87,8 @@ class Identification:
             raise CredentialRefusedError(f"{principal}, by {caller.identity}: ended at {ends_s}")
         if principal.kind is PrincipalKind.TOKEN:
             known = self._tokens.find_known(principal.name, now_s)
-            return known._replace(ends_s=min(known.ends_s, ends_s))
-        return Bearer(principal, ends_s, groups)
+            return known._replace(ends_s=min(known.ends_s, ends_s), is_forwarded=True)
+        return Bearer(principal, ends_s, groups, is_forwarded=True)
 
 
 @lru_cache(CLIENT_COUNT_MAX)

@@ -21,7 +21,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from duramen.core.rights.judgement import Rights
 from duramen.errors import DuramenError
-from duramen.runtime.admin import problem_response
 from duramen.runtime.admission.admission import ClientAdmission
 from duramen.runtime.admission.call_rows import ROW_KEY, FoundRow, find_row
 from duramen.runtime.admission.callers import (
@@ -30,18 +29,15 @@ from duramen.runtime.admission.callers import (
     AdmittedCall,
     ShownCredentials,
 )
+from duramen.runtime.admission.early_answers import answer_early
 from duramen.runtime.admission.refusals import refuse_blindly, refuse_unknown, refuse_verb
 from duramen.runtime.credentials.principals import CredentialRefusedError, NothingKnownError
-from duramen.runtime.edge.coded_bodies import drop_rest
 from duramen.runtime.identity.callers import TooManyHeadersError
 from duramen.runtime.public.calls import On
 from duramen.runtime.security.refusals import Refusals
 from duramen.wire.frame import IDENTITY_HEADER
 
-REQUEST_HEADER: Final = REQUEST_KEY.encode()
-
 _RETRY_AFTER_MS: Final = 1_000
-_WITHOUT_BODY: Final = ("GET", "HEAD")
 _REFUSED: Final = Counter(
     "duramen_public_calls_refused",
     "Calls of the public port that were refused for who called or what for",
@@ -72,7 +68,7 @@ class PublicDoor:
         try:
             call = await self._admit(scope)
         except DuramenError as refusal:
-            await self._answer(refusal, scope, receive, send)
+            await answer_early(refusal, scope, receive, send)
             return
         found = call.found
         scope[CALL_KEY] = call
@@ -133,25 +129,6 @@ class PublicDoor:
         request_id = scope.setdefault(REQUEST_KEY, _draw_request_id())
         now = dt.datetime.now(dt.UTC)
         self._refusals.tell(kind, f"({request_id}, {kind}) {why}", now)
-
-    async def _answer(
-        self, refusal: DuramenError, scope: Scope, receive: Receive, send: Send
-    ) -> None:
-        answer = problem_response(refusal)
-        headers = [*answer.raw_headers, (b"cache-control", b"no-store")]
-        if (request_id := scope.get(REQUEST_KEY)) is not None:
-            headers.append((REQUEST_HEADER, request_id.encode()))
-        status, body = answer.status_code, bytes(answer.body)
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        if scope["method"] in _WITHOUT_BODY:
-            body = b"" if scope["method"] == "HEAD" else body
-            await send({"type": "http.response.body", "body": body})
-            return
-        await send({"type": "http.response.body", "body": body, "more_body": True})
-        # What is still sent is dropped: the end of its connection would hide the answer, and an
-        # append whose answer is not seen is of unknown fate.
-        await drop_rest(receive)
-        await send({"type": "http.response.body", "body": b""})
 
 
 def _may(rights: Rights, found: FoundRow) -> bool:

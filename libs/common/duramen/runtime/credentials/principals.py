@@ -48,7 +48,7 @@ class Bearer(NamedTuple):
     `ends_s` is the credential's own end, in seconds since 1970: that travels, and bounds what is
     made with it. `review_s` is when its issuer is to be asked about it again; None: never, before
     it ends. `scopes` come on top of what is granted to the principal and its groups; web tokens
-    have none.
+    have none. `is_forwarded`: a proxy speaks for it, which has counted the call.
     """
 
     principal: Principal
@@ -56,6 +56,7 @@ class Bearer(NamedTuple):
     groups: tuple[Principal, ...] = ()
     scopes: tuple[TokenScope, ...] = ()
     review_s: int | None = None
+    is_forwarded: bool = False
 
     @property
     def until_s(self) -> int:

@@ -173,7 +173,7 @@ CALLS: Final = (
             "too_many_records", "log_ended", "log_held", "condition_failed",
             "fencing_token_mismatch", "producer_fenced", "producer_gap", "producer_unknown",
             "append_uncertain", "window_full", "not_enough_bookies", "log_unavailable", "data_lost",
-            "needs_ordered", "mode_changing", "not_appended",
+            "needs_ordered", "mode_changing", "not_appended", "too_many_logs",
         ),
         ("redirect", "format", "timeout", "match_seq_num", "fencing_token", "producer"),
         {JSON: "NewRecords", NDJSON: None, **dict.fromkeys(RAW), BATCH: None},
@@ -186,7 +186,7 @@ CALLS: Final = (
         "comes down for each, in order: its answer, or a problem. The session ends with the "
         "client's body, or with a last line that says why.",
         {200: Given("a line for each batch", {NDJSON: None})},
-        (*_OF_LOG, "unsupported_media", "log_unavailable"),
+        (*_OF_LOG, "unsupported_media", "log_unavailable", "too_many_logs"),
         ("format", "timeout", "fencing_token"),
         {NDJSON: None, BATCH_STREAM: None}, needs_body=True, fate=CallFate.UNCERTAIN, lasts=True,
     ),
@@ -238,7 +238,7 @@ CALLS: Final = (
         _made(LogMadeAnswer),
         (
             *_OF_NAMESPACE, *_OF_CONFIG, "log_deleted", "log_exists_with_other_config",
-            "placement_impossible",
+            "placement_impossible", "too_many_logs",
         ),
         body={JSON: "LogConfig"}, fate=CallFate.REPEATABLE,
     ),
@@ -310,14 +310,16 @@ CALLS: Final = (
     PublicCall(
         "ensureNamespace", "PUT", NAMESPACE_PATH, Side.WRITE, Verb.CREATE,
         "Ensure that a namespace exists",
-        "The body is its configuration; no body is `{}`, all defaults.",
+        "The body is its configuration; no body is `{}`, all defaults. `limits` needs `operate` on "
+        "the cluster, too.",
         _made(NamespaceAnswer),
         (*_ANYWHERE, "invalid_name", *_OF_CONFIG, "log_exists_with_other_config"),
         body={JSON: "NamespaceConfig"}, fate=CallFate.REPEATABLE,
     ),
     PublicCall(
         "changeNamespace", "PATCH", NAMESPACE_PATH, Side.WRITE, Verb.CONFIGURE,
-        "Change members of a namespace's configuration", "The others stay.",
+        "Change members of a namespace's configuration",
+        "The others stay. `limits` needs `operate` on the cluster, too.",
         _given(200, "the configuration as it is now", NamespaceChangedAnswer),
         (*_OF_NAMESPACE, *_OF_CONFIG),
         body={JSON: "NamespaceConfig"}, fate=CallFate.REPEATABLE,

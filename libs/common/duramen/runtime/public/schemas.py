@@ -89,7 +89,7 @@ def make_schemas() -> dict[str, Schema]:
     """All of them, by name."""
     return {
         **_make_log_config(),
-        **_make_config("NamespaceConfig", NamespaceConfig, NamespaceConfig().to_json()),
+        **_make_namespace_config(),
         **_make_answers(),
         **_REQUESTS,
         "Problem": _make_problem(),
@@ -160,6 +160,12 @@ def _make_log_config() -> dict[str, Schema]:
     # Each form has defaults of its own, which stand there.
     del made["LogConfig"]["properties"]["replication"]["default"]
     return made
+
+
+def _make_namespace_config() -> dict[str, Schema]:
+    defaults = NamespaceConfig().to_json()
+    defaults["namespacelimits"] = defaults["limits"]
+    return _make_config("NamespaceConfig", NamespaceConfig, defaults)
 
 
 def _make_config(

@@ -23,6 +23,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from duramen.runtime.admission.admission import ClientAdmission
 from duramen.runtime.admission.call_rows import guard_route
 from duramen.runtime.admission.public_door import PublicDoor
+from duramen.runtime.admission.quota_door import QuotaDoor
+from duramen.runtime.admission.quotas import Quotas
 from duramen.runtime.edge.cross_origin import allow_origins
 from duramen.runtime.edge.document_page import DOCS_PATH, make_page_endpoint
 from duramen.runtime.edge.embedded_server import ServerLimits
@@ -94,17 +96,21 @@ def _guard_rows(app: FastAPI) -> None:
 def make_public_server(
     app: FastAPI,
     options: ServiceOptions,
+    quotas: Quotas,
     admission: ClientAdmission | None = None,
     certificate: PublicCertificate | None = None,
 ) -> PublicServer:
     """The server of a complete application, for the pages and names that its options allow.
 
     Args:
+        quotas: what its callers may have of it.
         admission: None: nobody is asked who calls.
         certificate: None: HTTP in clear.
     """
     of_anybody = (*DOCUMENT_PATHS, DOCS_PATH)
-    inner = app if admission is None else PublicDoor(app, admission, of_anybody)
+    inner: ASGIApp = QuotaDoor(app, quotas)
+    if admission is not None:
+        inner = PublicDoor(inner, admission, of_anybody)
     return PublicServer(
         options.host,
         options.data_port,
