@@ -173,7 +173,11 @@ def test_a_member_shows_each_new_certificate_to_others_without_a_restart(tmp_pat
                 before = first.show()
                 issuer.issue("zookeeper", "zookeeper-1")
                 write_server_files(issuer.folder / "zookeeper-zookeeper-1", first.data_dir)
-                await wait_for(lambda old=before: first.show() != old, rest_s=0.02)
+
+                def has_changed(old: bytes | None = before) -> bool:
+                    return first.show() != old
+
+                await wait_for(has_changed, rest_s=0.02)
             assert await first.serves(), "it has lost the others over it"
 
     run(scenario())
