@@ -63,7 +63,7 @@ END_S: Final = HANG_S
 BOOKIES: Final = 5
 ZOOKEEPERS: Final = 3
 UNINSTALL_KILLS: Final = 4
-CLUSTER: Final = {"security": "none", "coldStore": {"url": "s3://b/a"}}
+CLUSTER: Final = {"security": "none", "acceptAnybody": True, "coldStore": {"url": "s3://b/a"}}
 SIZES: Final = {"journal": {"size": "1Gi"}, "ledgers": {"size": "1Gi"}}
 MADE: Final = (
     "statefulsets,deployments,services,poddisruptionbudgets,cronjobs,configmaps,"

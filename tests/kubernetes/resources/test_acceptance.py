@@ -96,6 +96,7 @@ SIZE = hint('"64MiB" or "10GiB"')
 OBJECT = hint("name of an object")
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("LogCluster", {"security": GONE}, "spec.security: Required value"),
+    ("LogCluster", {"acceptAnybody": GONE}, "whoever reaches a port may do everything"),
     ("LogCluster", {"security": "tls"}, 'supported values: "none"'),
     ("LogCluster", {"zookeeper": {"members": 2}}, 'supported values: "1", "3", "5"'),
     ("LogCluster", {"zookeeper": {"external": {"servers": "zk"}}}, hint("zk-0.zk:2181")),

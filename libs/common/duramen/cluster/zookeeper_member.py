@@ -44,6 +44,7 @@ from duramen.runtime.embedded_zookeeper import (
 from duramen.runtime.identity.names import IdentityError, Role
 from duramen.runtime.identity.zookeeper_files import write_held_files
 from duramen.units import MIB, parse_size_bytes
+from duramen.wire.edge.gate import is_here
 
 if TYPE_CHECKING:
     from duramen.runtime.identity.folder import HeldIdentity
@@ -64,6 +65,7 @@ def run_member(arguments: Sequence[str]) -> int:
     """Become the server; returns the exit status of one that cannot start."""
     options = _parse(arguments)
     try:
+        _refuse_anybody(options)
         command = server_command(find_java(), find_jars(), heap_bytes=options.heap_bytes)
         held = None if options.tls_dir is None else _read_identity(options)
         write_member(options)
@@ -136,6 +138,19 @@ def write_member(options: argparse.Namespace) -> None:
         identity_dir=options.tls_dir,
     )
     _allow_founding(options, is_alone=len(members) == 1)
+
+
+def _refuse_anybody(options: argparse.Namespace) -> None:
+    """See that nobody but this machine reaches a member that asks nobody who it is.
+
+    Raises:
+        ConfigurationError: others would.
+    """
+    if options.tls_dir is None and not options.accepts_anybody and not is_here(options.host):
+        raise ConfigurationError(
+            f"without an identity whoever reaches --host {options.host} may change everything: "
+            "give --tls-dir, listen on 127.0.0.1, or say --accept-anybody"
+        )
 
 
 def _read_identity(options: argparse.Namespace) -> HeldIdentity:
@@ -265,6 +280,12 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         type=Path,
         help="the folder of this member's identity (`duramen ca issue` makes one): it speaks TLS "
         "alone, and lets nobody in who has none (default: plain text, and everybody)",
+    )
+    parser.add_argument(
+        "--accept-anybody",
+        dest="accepts_anybody",
+        action="store_true",
+        help="without --tls-dir: listen on other addresses than those of loopback, too",
     )
     parser.add_argument("--host", default=EVERY_ADDRESS, help="the address to listen on")
     parser.add_argument("--client-port", type=int, default=2181)
