@@ -23,6 +23,9 @@ from duramen.cluster.zookeeper_node import main
 from tests.process.times import HANG_S
 from tests.waiting import wait_in_thread
 
+_SAID_CHARACTERS = 6_000
+"""Of each member's log, where one does not serve."""
+
 
 def name_host(index: int) -> str:
     """Where a member listens, and others call it."""
@@ -72,8 +75,8 @@ class Member:
         shutil.rmtree(self.folder)
 
     def say(self) -> str:
-        """All that it said since its start."""
-        return self.log.read_text(errors="replace")
+        """All that it said since its start; nothing before its first one."""
+        return self.log.read_text(errors="replace") if self.log.exists() else ""
 
 
 class Ensemble:
@@ -99,7 +102,12 @@ class Ensemble:
     def wait_serving(self, *members: Member) -> None:
         """Until all of these serve."""
         for member in members:
-            wait_in_thread(partial(self.serves, member), HANG_S, f"{member.host} to serve")
+            try:
+                wait_in_thread(partial(self.serves, member), HANG_S, f"{member.host} to serve")
+            except AssertionError as error:
+                for one in self.members:
+                    error.add_note(f"{one.name} said:\n{one.say()[-_SAID_CHARACTERS:]}")
+                raise
 
     @contextmanager
     def client(self, member: Member) -> Iterator[KazooClient]:
