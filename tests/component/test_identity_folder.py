@@ -69,6 +69,41 @@ def test_an_identity_is_read_as_it_was_issued(node: Path) -> None:
     assert {path.stat().st_mode & 0o777 for path in node.glob("..data/*")} == {0o600}
 
 
+def test_a_pods_folder_in_a_volume_of_several_is_read_as_one_generation(
+    ca: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a kubelet mounts a Secret: the link of the whole volume is swapped while this is read."""
+    volume = tmp_path / "volume"
+
+    def mount(generation: str, held: HeldIdentity) -> None:
+        place = volume / generation / "bookie-0"
+        place.mkdir(parents=True)
+        leaf = held.leaf.public_bytes(Encoding.PEM)
+        files = {"tls.key": encode_key(held.key), "tls.crt": leaf, **encode_bundle(held.bundle)}
+        for name, content in files.items():
+            (place / name).write_bytes(content)
+            (place / name).chmod(0o600)
+        (volume / "..new").symlink_to(generation)
+        (volume / "..new").replace(volume / "..data")
+
+    mount("..1", issue(ca))
+    (volume / "bookie-0").symlink_to(Path("..data", "bookie-0"))
+    with open_authority(ca, NOW) as authority:
+        authority.announce(NOW)
+    renewed = issue(ca)
+    judge = folders._see_one_in_time
+
+    def swap_and_judge(*arguments: Any) -> None:
+        if not (volume / "..2").exists():
+            mount("..2", renewed)
+        judge(*arguments)
+
+    monkeypatch.setattr(folders, "_see_one_in_time", swap_and_judge)
+    monkeypatch.setattr(generations, "_SETTLING_S", 2.0)
+    found = read_folder(volume / "bookie-0", NOW)
+    assert (found.leaf, len(found.bundle.anchors)) == (renewed.leaf, 2)
+
+
 def test_the_generation_before_stays_and_older_ones_go(node: Path, ca: Path) -> None:
     for _ in range(3):
         write_folder(node, issue(ca))

@@ -195,7 +195,8 @@ def test_three_members_elect_a_leader(tmp_path: Path) -> None:
 def test_flags_that_make_no_member_are_refused(
     flags: list[str], advice: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert zookeeper_node.main([*flags, "--data-dir", str(tmp_path)]) == 1
+    where = ["--host", "127.0.0.1", "--data-dir", str(tmp_path)]
+    assert zookeeper_node.main([*flags, *where]) == 1
     assert advice in capsys.readouterr().err
 
 
@@ -205,8 +206,20 @@ def test_the_data_of_another_member_is_refused(
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "myid").write_text("2\n")
     flags = ["--name", "zookeeper-0", "--members", "a,b,c", "--data-dir", str(tmp_path)]
-    assert zookeeper_node.main(flags) == 1
+    assert zookeeper_node.main([*flags, "--host", "127.0.0.1"]) == 1
     assert "give it its own volume" in capsys.readouterr().err
+
+
+def test_a_member_without_an_identity_listens_to_this_machine_unless_it_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--name", "zookeeper", "--data-dir", str(tmp_path / "data")]
+    assert zookeeper_node.main(flags) == 1
+    said = capsys.readouterr().err
+    assert "whoever reaches --host 0.0.0.0" in said and "--accept-anybody" in said
+    assert not (tmp_path / "data").exists()
+    assert zookeeper_node.main([*flags, "--accept-anybody"]) == 1
+    assert "holds no database" in capsys.readouterr().err, "it went on to its data"
 
 
 def test_the_first_process_of_a_container_can_be_ended_while_it_loads() -> None:

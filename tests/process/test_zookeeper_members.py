@@ -1,29 +1,19 @@
 """Members of a bundled ZooKeeper as the operator starts them: real processes that lose volumes.
 
 A member whose volume was lost is empty. Were it to vote, then with a member that lags it would be a
-majority that never saw what another majority has acknowledged, and would throw it away. Members
-live on three addresses of loopback, since all of an ensemble have the same ports.
+majority that never saw what another majority has acknowledged, and would throw it away.
 
 Source: ADR 0022, `duramen.cluster.zookeeper_member`.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Final
 
 import pytest
-from kazoo.client import KazooClient
 
-from duramen.cluster.layout import pick_free_port
-from duramen.cluster.zookeeper_node import main
+from tests.process.ensemble import make_ensemble
 from tests.process.times import HANG_S
 from tests.waiting import wait_in_thread
 
@@ -31,89 +21,6 @@ pytestmark = pytest.mark.process
 
 ROUNDS_WITHOUT_OUTCOME: Final = 4
 """Of an election; each is twice as long as the one before it, from 200 ms on."""
-
-
-class Member:
-    """One member; its volume may be lost while it is stopped."""
-
-    def __init__(self, index: int, folder: Path, flags: list[str]) -> None:
-        self.host = f"127.0.0.{index + 1}"
-        self.folder = folder / f"zk-{index}"
-        self.log = folder / f"zk-{index}.log"
-        self._flags = ["--name", f"zk-{index}", "--data-dir", str(self.folder), *flags]
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self, *, is_founding: bool = False) -> None:
-        """Start it with an empty log, and do not wait."""
-        command = [sys.executable, "-m", "duramen.cluster.zookeeper_node", *self._flags]
-        command += ["--host", self.host]
-        variable = {"DURAMEN_ZOOKEEPER_FOUNDING": "true"} if is_founding else {}
-        with self.log.open("wb") as log:
-            self._process = subprocess.Popen(
-                command, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, **variable}
-            )
-
-    def stop(self) -> None:
-        """End it, if it runs."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
-
-    def wait_end(self) -> int:
-        """The exit status of one that ends by itself."""
-        assert self._process is not None
-        return self._process.wait(HANG_S)
-
-    def lose_volume(self) -> None:
-        """Nothing is left of its data."""
-        shutil.rmtree(self.folder)
-
-    def say(self) -> str:
-        """All that it said since its start."""
-        return self.log.read_text(errors="replace")
-
-
-class Ensemble:
-    """Its members, stopped."""
-
-    def __init__(self, folder: Path, count: int) -> None:
-        self.port = pick_free_port()
-        hosts = ",".join(f"127.0.0.{index + 1}" for index in range(count))
-        flags = ["--members", hosts, "--client-port", str(self.port)]
-        flags += ["--quorum-port", str(pick_free_port()), "--election-port", str(pick_free_port())]
-        self.members = [Member(index, folder, flags) for index in range(count)]
-
-    def serves(self, member: Member) -> bool:
-        """Whether a member serves clients: as its readiness probe asks."""
-        return main(["health", "--host", member.host, "--client-port", str(self.port)]) == 0
-
-    def wait_serving(self, *members: Member) -> None:
-        """Until all of these serve."""
-        for member in members:
-            wait_in_thread(partial(self.serves, member), HANG_S, f"{member.host} to serve")
-
-    @contextmanager
-    def client(self, member: Member) -> Iterator[KazooClient]:
-        """A client of one member."""
-        client = KazooClient(f"{member.host}:{self.port}", timeout=10.0)
-        client.start(timeout=HANG_S)
-        try:
-            yield client
-        finally:
-            client.stop()
-            client.close()
-
-
-@contextmanager
-def make_ensemble(folder: Path, count: int) -> Iterator[Ensemble]:
-    """Members that are stopped at the end."""
-    made = Ensemble(folder, count)
-    try:
-        yield made
-    finally:
-        for member in made.members:
-            member.stop()
 
 
 def test_a_member_that_lost_its_volume_elects_nobody(tmp_path: Path) -> None:

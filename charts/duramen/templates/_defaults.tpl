@@ -10,6 +10,9 @@ storageClassName: {{ . }}
 {{- $cluster := include "duramen.cluster" . -}}
 {{- $spec := .Values.cluster -}}
 {{- if $spec.create -}}
+{{- if and (eq .Values.security "none") (not .Values.acceptAnybody) -}}
+{{- fail "with security: none whoever reaches a port may do everything: if that is meant, set acceptAnybody=true" -}}
+{{- end -}}
 apiVersion: duramen.io/v1alpha1
 kind: LogCluster
 metadata:
@@ -22,6 +25,7 @@ spec:
   imagePullSecrets: {{- toYaml . | nindent 4 }}
   {{- end }}
   security: {{ .Values.security }}
+  acceptAnybody: {{ .Values.acceptAnybody }}
   {{- with $spec.domains }}
   domains: {{- toYaml . | nindent 4 }}
   {{- end }}

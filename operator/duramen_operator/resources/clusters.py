@@ -250,6 +250,14 @@ class LogClusterSpec(Part):
             "The only value so far, and it has to be written out."
         ),
     ]
+    accept_anybody: Annotated[
+        bool,
+        Field(
+            strict=True,
+            description="With security none: that whoever reaches a port may do everything is "
+            "meant. Without it such a cluster is not made, and one that runs is not changed.",
+        ),
+    ] = False
     zookeeper: Annotated[
         ZooKeeper,
         Field(alias="zookeeper", description="Where the cluster keeps its metadata."),

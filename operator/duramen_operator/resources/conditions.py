@@ -23,6 +23,7 @@ SECURE: Final = "Secure"
 NOT_YET_OBSERVED: Final = "NotYetObserved"
 NOT_YET_SUPPORTED: Final = "NotYetSupported"
 FOUNDATION_UNCLEAR: Final = "FoundationUnclear"
+ANYBODY_NOT_ACCEPTED: Final = "AnybodyNotAccepted"
 NEVER: Final = "1970-01-01T00:00:00Z"
 
 CONDITIONS: Final[Mapping[str, Mapping[str, str]]] = {

@@ -295,6 +295,11 @@ RULES: Final[Mapping[str, tuple[Rule, ...]]] = {
     "LogCluster": (_object_name(NAME_MAX, "services and pods"),),
     "LogClusterSpec": (
         Rule(
+            "self.security != 'none' || self.acceptAnybody",
+            "acceptAnybody: with security: none whoever reaches a port may do everything. Write "
+            "acceptAnybody: true if that is meant",
+        ),
+        Rule(
             "!has(oldSelf.coldStore) || has(self.coldStore) && "
             "self.coldStore.url == oldSelf.coldStore.url",
             "coldStore.url stays once it is set: what was archived lies there, and its hot copies "

@@ -25,6 +25,9 @@ CHART = ROOT / "charts" / "duramen"
 RELEASE = "demo"
 NAMESPACE = "shop"
 
+OPEN: dict[str, Any] = {"acceptAnybody": True}
+"""What the chart is told wherever it makes a cluster."""
+
 EVERYTHING: dict[str, Any] = {
     "monitoring": {"monitors": "always", "rules": "always"},
     "cluster": {
@@ -51,9 +54,9 @@ def helm(*arguments: str | Path, stdin: str = "") -> subprocess.CompletedProcess
 
 
 def try_values(values: dict[str, Any]) -> subprocess.CompletedProcess[str]:
-    """Render with values on top of the defaults; whatever helm says."""
+    """Render with values on top of the defaults and of `OPEN`; whatever helm says."""
     where = ("--namespace", NAMESPACE, "--values", "-")
-    return helm("template", RELEASE, CHART, *where, stdin=yaml.safe_dump(values))
+    return helm("template", RELEASE, CHART, *where, stdin=yaml.safe_dump({**OPEN, **values}))
 
 
 def render_text(values: dict[str, Any] | None = None) -> str:

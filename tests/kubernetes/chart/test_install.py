@@ -21,6 +21,7 @@ from duramen_operator import installation
 from tests.kubernetes.chart.rendering import (
     CHART,
     EVERYTHING,
+    OPEN,
     RELEASE,
     defaults,
     operate,
@@ -121,7 +122,7 @@ def test_helm_runs_the_hooks_in_one_go(kwok_cluster: ClusterHandle) -> None:
     """On fake nodes a job's pod ends well without having run; helm's part of it is real."""
     with kwok_cluster.namespace(**RESTRICTED) as namespace:
         where = ("--namespace", namespace)
-        flags = ("--wait", "--timeout=240s", "--take-ownership")
+        flags = ("--wait", "--timeout=240s", "--take-ownership", "--set=acceptAnybody=true")
         said = kwok_cluster.helm("install", RELEASE, CHART, *where, *flags, timeout_s=300).stdout
         assert "STATUS: deployed" in said
         assert "SECURITY: none" in said
@@ -200,7 +201,7 @@ def test_the_hooks_account_may_do_what_the_hooks_do_and_no_more(
 
 def test_monitors_are_made_where_their_kinds_are_known(api_server: ClusterHandle) -> None:
     def kinds() -> set[str]:
-        dry = ("--dry-run=server", "--no-hooks", "--set", "crds.install=false")
+        dry = ("--dry-run=server", "--no-hooks", "--set=crds.install=false,acceptAnybody=true")
         text = api_server.helm("install", "dry", CHART, *dry, "--namespace", "default").stdout
         manifest = text.split("MANIFEST:\n", 1)[1].split("\nNOTES:")[0]
         return {one["kind"] for one in yaml.safe_load_all(manifest) if one}
@@ -223,7 +224,7 @@ def _install(api: ClusterHandle, namespace: str, values: dict[str, Any] | None =
     api.helm(
         "upgrade", "--install", RELEASE, CHART, "--namespace", namespace, "--no-hooks",
         "--take-ownership",  # of definitions that another test left
-        "--values", "-", stdin=yaml.safe_dump(values or {}),
+        "--values", "-", stdin=yaml.safe_dump({**OPEN, **(values or {})}),
     )  # fmt: skip
     # The hooks' program waits for that, and kubectl does not.
     served = ("--for=condition=Established", "--timeout=120s")

@@ -18,7 +18,7 @@ from pathlib import Path
 import yaml
 
 from duramen_operator import installation
-from tests.kubernetes.chart.rendering import CHART, RELEASE
+from tests.kubernetes.chart.rendering import CHART, OPEN, RELEASE
 from tests.kubernetes.cluster.handle import ClusterHandle
 from tests.kubernetes.controllers.admin_twin import running_twin
 from tests.kubernetes.controllers.operators import Objects, OperatorProcess, running_operator
@@ -27,7 +27,7 @@ from tests.waiting import wait_in_thread
 
 RESTRICTED = {"pod-security.kubernetes.io__enforce": "restricted"}
 ZONES = [{"region": f"r{number}", "zone": f"r{number}-k{number}"} for number in range(3)]
-VALUES = {"operator": {"replicas": 0}, "cluster": {"domains": ZONES}}
+VALUES = {**OPEN, "operator": {"replicas": 0}, "cluster": {"domains": ZONES}}
 
 
 class Release(Objects):

@@ -27,6 +27,7 @@ from tests.kubernetes.chart.rendering import (
 
 BAD: list[tuple[str, Any, str]] = [
     ("security", "tls", r"/security': value must be 'none'"),
+    ("acceptAnybody", "yes", r"/acceptAnybody'.*got string, want boolean"),
     ("image.pullPolicy", "Sometimes", r"/image/pullPolicy'.*'Always', 'IfNotPresent', 'Never'"),
     ("image.repository", "", r"/image/repository'.*minLength"),
     ("image.repository", "host/duramen:latest", r"/image/repository'.*does not match"),
@@ -72,6 +73,15 @@ def test_a_bad_value_is_refused_by_name(path: str, value: Any, message: str) -> 
     done = try_values(_nest(path, value))
     assert done.returncode != 0
     assert re.search(message, done.stderr), done.stderr
+
+
+def test_that_anybody_is_let_in_has_to_be_said() -> None:
+    done = try_values({"acceptAnybody": False})
+    assert done.returncode != 0
+    assert "if that is meant, set acceptAnybody=true" in done.stderr
+    assert try_values({"acceptAnybody": False, "cluster": {"create": False}}).returncode == 0
+    cluster = defaults(render())[0]["spec"]
+    assert (cluster["security"], cluster["acceptAnybody"]) == ("none", True)
 
 
 def test_every_value_has_a_rule_and_every_rule_a_value() -> None:

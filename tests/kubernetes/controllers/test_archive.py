@@ -64,7 +64,11 @@ def objects(kwok_cluster: ClusterHandle, twin: AdminTwin) -> Iterator[Objects]:
         with running_operator(operator):
             found = Objects(kwok_cluster, namespace)
             store = {"url": "s3://bucket/archive", "secretName": "keys"}
-            found.apply("LogCluster", "main", {"security": "none", "coldStore": store})
+            found.apply(
+                "LogCluster",
+                "main",
+                {"security": "none", "acceptAnybody": True, "coldStore": store},
+            )
             yield found
 
 

@@ -51,7 +51,7 @@ class Ground(Objects):
 
     def install(self, name: str = "main", *, replicas: int = 3, **spec: Any) -> None:
         """A LogCluster with a BookieSet, and wait until it is ready."""
-        wanted = {"security": "none", "domains": ZONES, **spec}
+        wanted = {"security": "none", "acceptAnybody": True, "domains": ZONES, **spec}
         self.apply("LogCluster", name, wanted)
         self.apply("BookieSet", name, {"clusterName": name, "replicas": replicas, **SIZES})
         self.wait("LogCluster", name, "True/AsWanted")
@@ -202,7 +202,12 @@ def test_a_cluster_grows_and_never_shrinks(kwok_cluster: ClusterHandle) -> None:
         here.wait("LogCluster", "main", "False/NotYetSupported", "Progressing")
 
         # It blocks nothing else.
-        wider = {"security": "none", "domains": ZONES, "writeProxies": {"replicas": 4}}
+        wider = {
+            "security": "none",
+            "acceptAnybody": True,
+            "domains": ZONES,
+            "writeProxies": {"replicas": 4},
+        }
         here.apply("LogCluster", "main", wider)
         wait_for_objects(lambda: len(here.pods("writeproxy")) == 4, SETTLE_S, "four write proxies")
 
@@ -217,7 +222,12 @@ def test_a_new_image_rolls_all_but_the_bookies(kwok_cluster: ClusterHandle) -> N
         here.apply(
             "LogCluster",
             "main",
-            {"security": "none", "domains": ZONES, "image": "localhost/duramen:next"},
+            {
+                "security": "none",
+                "acceptAnybody": True,
+                "domains": ZONES,
+                "image": "localhost/duramen:next",
+            },
         )
 
         def images(component: str) -> set[str]:
@@ -249,7 +259,7 @@ def test_a_paused_cluster_is_only_looked_at(kwok_cluster: ClusterHandle) -> None
     # The operator's own clock comes too late: each step here is a watch's doing.
     with ground(kwok_cluster, resync_s=2 * SETTLE_S) as here:
         paused = {"annotations": {PAUSED_ANNOTATION: "true"}}
-        here.apply("LogCluster", "main", {"security": "none"}, **paused)
+        here.apply("LogCluster", "main", {"security": "none", "acceptAnybody": True}, **paused)
         here.apply("BookieSet", "main", {"clusterName": "main", **SIZES})
         here.wait("LogCluster", "main", "False/Paused", "Progressing")
         assert here.uids(MADE) == {}
@@ -330,7 +340,9 @@ def test_a_zone_without_nodes_is_told_and_nothing_runs_elsewhere(
 ) -> None:
     with ground(kwok_cluster) as here:
         nowhere = [*ZONES[:2], {"region": "r9", "zone": "r9-k9"}]
-        here.apply("LogCluster", "main", {"security": "none", "domains": nowhere})
+        here.apply(
+            "LogCluster", "main", {"security": "none", "acceptAnybody": True, "domains": nowhere}
+        )
         here.apply("BookieSet", "main", {"clusterName": "main", "replicas": 3, **SIZES})
         here.wait("LogCluster", "main", "False/Unschedulable", "PlacementSatisfied")
 

@@ -48,7 +48,7 @@ def world(kwok_cluster: ClusterHandle) -> Iterator[World]:
         operator = OperatorProcess(kwok_cluster.kubeconfig, namespace, twin.url)
         with running_operator(operator):
             objects = Objects(kwok_cluster, namespace)
-            objects.apply("LogCluster", "main", {"security": "none"})
+            objects.apply("LogCluster", "main", {"security": "none", "acceptAnybody": True})
             objects.apply("LogNamespace", "shop", {"clusterName": "main"})
             objects.wait("LogNamespace", "shop", "True/AsWanted")
             yield World(objects, twin)
@@ -164,7 +164,7 @@ def test_a_silent_cluster_delays_and_an_uninstall_goes_on(world: World) -> None:
 
 
 def test_nothing_waits_for_a_cluster_that_is_gone(world: World) -> None:
-    world.objects.apply("LogCluster", "brief", {"security": "none"})
+    world.objects.apply("LogCluster", "brief", {"security": "none", "acceptAnybody": True})
     named = {"clusterName": "brief", "namespace": "shop", "deletionPolicy": "Delete"}
     world.objects.apply("Log", "orphan", named)
     world.objects.wait("Log", "orphan", "True/AsWanted")

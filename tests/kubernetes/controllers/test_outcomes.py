@@ -39,7 +39,8 @@ def make_world(world: int) -> list[Item]:
     if world == 2:
         conditions.reverse()
     cluster = {
-        "kind": "LogCluster", "metadata": metadata("main"), "spec": {"security": "none"},
+        "kind": "LogCluster", "metadata": metadata("main"),
+        "spec": {"security": "none", "acceptAnybody": True},
         "status": {"phase": "Running", "observedGeneration": 2, "conditions": conditions,
                    "endpoints": {"read": f"http://main-readproxy.t-{world}aa.svc:7401"}},
     }  # fmt: skip

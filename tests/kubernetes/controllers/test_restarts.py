@@ -64,7 +64,7 @@ BOOKIES: Final = 5
 ZOOKEEPERS: Final = 3
 UNINSTALL_KILLS: Final = 4
 BY_HAND: Final = ("corp/ann", "reader", "shop")
-CLUSTER: Final = {"security": "none", "coldStore": {"url": "s3://b/a"}}
+CLUSTER: Final = {"security": "none", "acceptAnybody": True, "coldStore": {"url": "s3://b/a"}}
 SIZES: Final = {"journal": {"size": "1Gi"}, "ledgers": {"size": "1Gi"}}
 MADE: Final = (
     "statefulsets,deployments,services,poddisruptionbudgets,cronjobs,configmaps,"

@@ -42,14 +42,14 @@ def test_the_charts_role_is_enough(kwok_cluster: ClusterHandle, tmp_path: Path) 
             here = Objects(kwok_cluster, namespace)
             wanted = {"autoscaling": {"minReplicas": 1, "maxReplicas": 3}}
             some = {"resources": {"requests": {"cpu": "100m"}}}
-            spec = {"security": "none", "readProxies": {**wanted, **some}}
+            spec = {"security": "none", "acceptAnybody": True, "readProxies": {**wanted, **some}}
             here.apply("LogCluster", "main", spec)
             here.apply("BookieSet", "main", {"clusterName": "main"})
             here.apply("LogNamespace", "shop", {"clusterName": "main", "deletionPolicy": "Delete"})
             here.wait("LogCluster", "main", "True/AsWanted")
             here.wait("LogNamespace", "shop", "True/AsWanted")
             # Deleting, finalizers and events need rights of their own.
-            here.apply("LogCluster", "main", {"security": "none"})
+            here.apply("LogCluster", "main", {"security": "none", "acceptAnybody": True})
             wait_for_objects(lambda: here.list("hpa") == [], SETTLE_S, "the autoscaler to go")
             here.delete("LogNamespace", "shop")
             here.wait_gone("LogNamespace", "shop")

@@ -53,7 +53,7 @@ def test_an_operator_whose_watch_is_silent_calls_itself_dead(kwok_cluster: Clust
         operator = OperatorProcess(config, namespace, twin.url, health_port=port)
         objects = Objects(kwok_cluster, namespace)
         with running_operator(operator):
-            objects.apply("LogCluster", "main", {"security": "none"})
+            objects.apply("LogCluster", "main", {"security": "none", "acceptAnybody": True})
             objects.apply("LogNamespace", "shop", {"clusterName": "main"})
             objects.wait("LogNamespace", "shop", "True/AsWanted")
             wait_for_objects(lambda: ask_health(port) == (200, "ok\n"), SETTLE_S, "health")

@@ -105,7 +105,7 @@ def build(name: str) -> Path:
 
 def _layer(name: str) -> Path:
     """A layer's tar file, made unless it is there."""
-    inputs, write = _LAYERS[name]()
+    inputs, write = LAYERS[name]()
 
     def make(folder: Path) -> None:
         print(f"making the layer {name}", file=sys.stderr, flush=True)
@@ -217,7 +217,7 @@ def _write_project(out: Path, scripts: Mapping[str, str]) -> None:
         write_layer(out, [*files, (marker, f"{PREFIX}/pyvenv.cfg")], folders=["/data"])
 
 
-_LAYERS: Final[Mapping[str, Callable[[], _Made]]] = {
+LAYERS: Final[Mapping[str, Callable[[], _Made]]] = {
     "root": _make_root,
     "root-java": _make_java_root,
     "library": _make_library,

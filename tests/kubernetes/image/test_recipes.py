@@ -116,6 +116,27 @@ def test_an_image_has_what_services_need_and_no_tools_of_developers() -> None:
     assert "pyspark" in environment.closure("duramen", ["spark"])
 
 
+def test_the_image_of_zookeeper_holds_the_jars_that_tls_needs(tmp_path: Path) -> None:
+    """Both recipes take what `find_jars` finds. With these alone `tests/contract` runs quorums that
+    speak TLS; without one of them a member with an identity does not start."""
+    netty = {
+        "buffer", "codec-base", "common", "handler", "transport", "transport-classes-epoll",
+        "transport-native-unix-common",
+    }  # fmt: skip
+    listed, write = recipes.LAYERS["zookeeper"]()
+    write(tmp_path / "layer.tar")
+    with tarfile.open(tmp_path / "layer.tar") as tar:
+        held = {Path(name).name for name in tar.getnames() if name.endswith(".jar")}
+    assert held == set(listed)
+    found = {jar.removeprefix("netty-").rpartition("-")[0] for jar in held if "netty" in jar}
+    assert found == netty
+    [copied] = [run for run in find("RUN", read_stages()["for-zookeeper"]) if "find_jars" in run]
+    assert "/opt/zookeeper/jars" in copied
+    assert find("ENV", read_stages()["duramen-zookeeper"])[-1] == (
+        "DURAMEN_ZOOKEEPER_JARS=/opt/zookeeper/jars"
+    )
+
+
 def test_a_package_that_the_lock_does_not_name_gets_into_no_image(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

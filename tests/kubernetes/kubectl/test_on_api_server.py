@@ -37,7 +37,7 @@ def shop(api_server: ClusterHandle) -> Iterator[str]:
     names = [f"crd/{one['metadata']['name']}" for one in definitions]
     api_server.kubectl("wait", "--for=condition=Established", DEFINED_S, *names)
     with api_server.namespace() as namespace:
-        spec = {"security": "none", "image": "localhost/duramen:test"}
+        spec = {"security": "none", "acceptAnybody": True, "image": "localhost/duramen:test"}
         made = [
             _custom("LogCluster", "main", spec),
             _custom("BookieSet", "main", {"clusterName": "main", "replicas": 3}),

@@ -32,7 +32,8 @@ def custom(kind: str, name: str, spec: Json, *conditions: Json, **status: Any) -
 def cluster(*conditions: Json) -> Json:
     """The LogCluster, ready unless said otherwise."""
     spec = {
-        "security": "none", "image": "localhost/duramen:test", "zookeeper": {"members": 1},
+        "security": "none", "acceptAnybody": True, "image": "localhost/duramen:test",
+        "zookeeper": {"members": 1},
         "sequencers": {"replicas": 1}, "writeProxies": {"replicas": 1},
         "readProxies": {"replicas": 1},
     }  # fmt: skip

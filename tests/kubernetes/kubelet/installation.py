@@ -20,6 +20,7 @@ from typing import Any
 
 import yaml
 
+from tests.kubernetes.chart.rendering import OPEN
 from tests.kubernetes.cluster.inside import RealCluster
 
 ROOT = Path(__file__).parents[3]
@@ -175,7 +176,7 @@ def installed(
 def install(found: Installation, chosen: Mapping[str, Any]) -> None:
     """`helm install` of the chart; fails with the state of everything."""
     folder = found.kubelet.folder / f"{found.namespace}.yaml"
-    folder.write_text(yaml.safe_dump(dict(chosen)))
+    folder.write_text(yaml.safe_dump({**OPEN, **chosen}))
     # The definitions of an earlier test's release were kept, and say that they are its own.
     flags = (f"--values={folder}", f"--timeout={READY_S}s", "--take-ownership")
     try:

@@ -13,7 +13,7 @@ import pytest
 
 from duramen_operator.names import READ_PROXY, WRITE_PROXY
 from duramen_operator.plan.observed import Problem, Ref
-from duramen_operator.plan.steps import Apply, Delete
+from duramen_operator.plan.steps import Apply, Delete, Event, Status
 from tests.kubernetes.plan.servers_world import make_world, read_arguments
 from tests.kubernetes.plan.world import World, make_cluster, make_domains
 
@@ -106,6 +106,29 @@ def test_every_member_has_its_name_before_it_is_ready_and_no_proxy_is_sent_anyth
     for name in set(world.names("Service")) - headless:
         service = world.find("Service", name)["spec"]
         assert "publishNotReadyAddresses" not in service and "clusterIP" not in service, name
+
+
+def test_what_asks_nobody_who_calls_is_told_that_this_is_meant() -> None:
+    world = make_world()
+    workloads = [ref for ref in world.objects if ref.kind in {"StatefulSet", "Deployment"}]
+    assert len(workloads) == 5
+    for ref in workloads:
+        assert "--accept-anybody" in read_arguments(world, ref.kind, ref.name), ref
+
+
+def test_a_cluster_that_is_older_than_that_word_runs_on_and_is_not_changed() -> None:
+    world = make_world()
+    world.change("LogCluster", "main", acceptAnybody=False, sequencers={"replicas": 5})
+    applied = [step for step in world.plan().steps if not isinstance(step, Status | Event)]
+    assert applied == []
+    world.settle()
+    progressing = world.condition("LogCluster", "main", "Progressing")
+    assert (progressing["status"], progressing["reason"]) == ("False", "AnybodyNotAccepted")
+    assert "acceptAnybody: true" in progressing["message"]
+    assert world.condition("LogCluster", "main", "Available")["status"] == "True"
+    world.change("LogCluster", "main", acceptAnybody=True)
+    world.converge()
+    assert world.find("StatefulSet", "main-sequencer")["spec"]["replicas"] == 5
 
 
 @pytest.mark.parametrize("members", [1, 3, 5])

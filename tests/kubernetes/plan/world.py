@@ -28,7 +28,7 @@ PASSES_MAX = 6
 
 def make_cluster(name: str = "main", **spec: Any) -> dict[str, Any]:
     """A LogCluster as people write it."""
-    return _make_own("LogCluster", name, {"security": "none", **spec})
+    return _make_own("LogCluster", name, {"security": "none", "acceptAnybody": True, **spec})
 
 
 def make_bookie_set(name: str = "bookies", cluster: str = "main", **spec: Any) -> dict[str, Any]:

@@ -40,7 +40,9 @@ def make_object(kind: str, name: str, spec: Json, **more: Any) -> dict[str, Any]
 
 def make_cluster(spec: Json | None = None, **more: Any) -> dict[str, Any]:
     """A LogCluster `main`."""
-    return make_object("LogCluster", "main", {"security": "none", **(spec or {})}, **more)
+    return make_object(
+        "LogCluster", "main", {"security": "none", "acceptAnybody": True, **(spec or {})}, **more
+    )
 
 
 def make_log(name: str = "orders", spec: Json | None = None, **more: Any) -> dict[str, Any]:

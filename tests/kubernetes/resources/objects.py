@@ -23,7 +23,7 @@ Object = dict[str, Any]
 
 SPECS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
-        "LogCluster": {"security": "none"},
+        "LogCluster": {"security": "none", "acceptAnybody": True},
         "BookieSet": {"clusterName": "demo"},
         "Bookie": {"clusterName": "demo", "bookieSet": "main"},
         "LogNamespace": {"clusterName": "demo"},

@@ -109,6 +109,7 @@ OBJECT = hint("name of an object")
 ONE_SUBJECT = "write exactly one of user, group, token, serviceAccount, service"
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("LogCluster", {"security": GONE}, "spec.security: Required value"),
+    ("LogCluster", {"acceptAnybody": GONE}, "whoever reaches a port may do everything"),
     ("LogCluster", {"security": "tls"}, 'supported values: "none"'),
     ("LogCluster", {"zookeeper": {"members": 2}}, 'supported values: "1", "3", "5"'),
     ("LogCluster", {"zookeeper": {"external": {"servers": "zk"}}}, hint("zk-0.zk:2181")),

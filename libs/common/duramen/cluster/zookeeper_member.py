@@ -1,9 +1,9 @@
 """One member of a bundled ZooKeeper, made for a pod with a stable name and a volume of its own.
 
 Writes the server's configuration from its flags and becomes the Java process, so that signals
-reach it directly. One member stands alone; three or five are an ensemble, and a member's id is the
-number at the end of its name plus one. A member that finds the data of another id refuses to
-start.
+reach it directly. One with an identity stays, runs Java as its child, and hands on to it what is
+renewed. One member stands alone; three or five are an ensemble, and a member's id is the number at
+the end of its name plus one. A member that finds the data of another id refuses to start.
 
 A member without a database (its first start, or a lost volume) makes an empty one only where it is
 told that the ensemble is being founded. Else it has no vote until it has the data of the others;
@@ -11,18 +11,24 @@ one that stands alone has nobody to get it from, and refuses to start.
 
 Called by `zookeeper_node`. `duramen.runtime.embedded_zookeeper` has what the server needs; ADR 0022
 says who tells a member so.
+Source: docs/protocol/metadata-access.md "Members of a bundled ensemble".
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
+import contextlib
+import ctypes
+import logging
 import os
 import re
+import signal
 import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from duramen.runtime.embedded_zookeeper import (
     EVERY_ADDRESS,
@@ -35,12 +41,20 @@ from duramen.runtime.embedded_zookeeper import (
     server_command,
     write_configuration,
 )
+from duramen.runtime.identity.names import IdentityError, Role
+from duramen.runtime.identity.zookeeper_files import write_held_files
 from duramen.units import MIB, parse_size_bytes
+from duramen.wire.edge.gate import is_here
+
+if TYPE_CHECKING:
+    from duramen.runtime.identity.folder import HeldIdentity
 
 MEMBER_COUNTS: Final = (1, 3, 5)
 FOUNDING_VARIABLE: Final = "DURAMEN_ZOOKEEPER_FOUNDING"
 _TRUE: Final = "true"
 _HEAP_BYTES_MIN: Final = 64 * MIB
+_DEATH_SIGNAL: Final = 1
+"""Of Linux's prctl: which signal a process gets when the one that made it ends."""
 
 
 class ConfigurationError(ValueError):
@@ -51,11 +65,15 @@ def run_member(arguments: Sequence[str]) -> int:
     """Become the server; returns the exit status of one that cannot start."""
     options = _parse(arguments)
     try:
+        _refuse_anybody(options)
         command = server_command(find_java(), find_jars(), heap_bytes=options.heap_bytes)
+        held = None if options.tls_dir is None else _read_identity(options)
         write_member(options)
-    except (ConfigurationError, EmbeddedServerError, OSError) as error:
+    except (ConfigurationError, EmbeddedServerError, IdentityError, OSError) as error:
         sys.stderr.write(f"{options.name} cannot start: {error}\n")
         return 1
+    if held is not None:
+        return asyncio.run(_run_renewed(options, command, held))
     os.chdir(options.data_dir)
     os.execv(command[0], command)
     return 1  # never reached: `execv` raises or does not return
@@ -117,8 +135,91 @@ def write_member(options: argparse.Namespace) -> None:
         server_id=server_id,
         host=options.host,
         is_founded_by_hand=True,
+        identity_dir=options.tls_dir,
     )
     _allow_founding(options, is_alone=len(members) == 1)
+
+
+def _refuse_anybody(options: argparse.Namespace) -> None:
+    """See that nobody but this machine reaches a member that asks nobody who it is.
+
+    Raises:
+        ConfigurationError: others would.
+    """
+    if options.tls_dir is None and not options.accepts_anybody and not is_here(options.host):
+        raise ConfigurationError(
+            f"without an identity whoever reaches --host {options.host} may change everything: "
+            "give --tls-dir, listen on 127.0.0.1, or say --accept-anybody"
+        )
+
+
+def _read_identity(options: argparse.Namespace) -> HeldIdentity:
+    """What the member's folder holds.
+
+    Raises:
+        IdentityError: nothing valid, another one's, or nothing that other members would take.
+        ConfigurationError: the members make no ensemble.
+    """
+    from duramen.runtime.identity.folder import read_former_places  # noqa: PLC0415
+    from duramen.runtime.security.held_identity import ExpectedNode, read_expected  # noqa: PLC0415
+
+    held = read_expected(options.tls_dir, ExpectedNode(Role.ZOOKEEPER, options.name))
+    server_id = find_server_id(options.name, len(options.members))
+    host = options.members[min(server_id, len(options.members)) - 1]
+    places = read_former_places(options.tls_dir, held.identity)
+    named = {*places.names, *map(str, places.addresses)}
+    if not {host, f"*.{host.partition('.')[2]}"} & named:
+        raise IdentityError(
+            f"{options.tls_dir} is of {', '.join(sorted(named)) or 'no host'}, and others call "
+            f"this member {host}: issue it for that one, too"
+        )
+    return held
+
+
+async def _run_renewed(
+    options: argparse.Namespace, command: Sequence[str], held: HeldIdentity
+) -> int:
+    """Run the server, and hand on what is renewed until it ends; its exit status."""
+    from duramen.runtime.security.held_identity import WatchedIdentity  # noqa: PLC0415
+
+    logging.basicConfig(format=f"%(asctime)s %(levelname).1s {options.name} %(name)s: %(message)s")
+    # Forked by the only thread there is: the kernel ends a child with the thread that forked it.
+    server = await asyncio.create_subprocess_exec(
+        *command, cwd=options.data_dir, preexec_fn=_end_with_parent
+    )
+
+    def pass_on(number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            server.send_signal(number)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, pass_on, number)
+    failures: list[str] = []
+
+    def fail(sentence: str) -> None:
+        if not failures:
+            sys.stderr.write(f"{options.name} stops: {sentence}\n")
+        failures.append(sentence)
+        pass_on(signal.SIGTERM)
+
+    def hand_on() -> None:
+        write_held_files(watched.held, options.data_dir)
+
+    watched = WatchedIdentity(options.tls_dir, held, hand_on, fail)
+    watched.start()
+    try:
+        status = await server.wait()
+    finally:
+        await watched.stop()
+    if failures:
+        return 1
+    return status if status >= 0 else 128 - status
+
+
+def _end_with_parent() -> None:
+    """In a new child: a server that nobody renews would only be found out when its time is over."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_DEATH_SIGNAL, int(signal.SIGKILL))
 
 
 def _allow_founding(options: argparse.Namespace, *, is_alone: bool) -> None:
@@ -172,6 +273,19 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         default=os.environ.get(FOUNDING_VARIABLE) == _TRUE,
         help="make an empty database where there is none: for the first start of a new ensemble, "
         f"and never later; also {FOUNDING_VARIABLE}={_TRUE}",
+    )
+    parser.add_argument(
+        "--tls-dir",
+        metavar="DIR",
+        type=Path,
+        help="the folder of this member's identity (`duramen ca issue` makes one): it speaks TLS "
+        "alone, and lets nobody in who has none (default: plain text, and everybody)",
+    )
+    parser.add_argument(
+        "--accept-anybody",
+        dest="accepts_anybody",
+        action="store_true",
+        help="without --tls-dir: listen on other addresses than those of loopback, too",
     )
     parser.add_argument("--host", default=EVERY_ADDRESS, help="the address to listen on")
     parser.add_argument("--client-port", type=int, default=2181)

@@ -40,7 +40,8 @@ class ServiceOptions:
     Those from `data_dir` to `first_journal_file_bytes` are for bookies: docs/bookie.md. `advertise`
     is HOST:PORT under which others reach the data port, where it is not the one listened on; others
     reach the administration under the same host. `public_names` are further names that it is called
-    by, as behind an ingress: ADR 0025. `tls_dir` holds the identity, and `public_tls_dir` the
+    by, as behind an ingress: ADR 0025. `accepts_anybody` is for a node without an identity: whether
+    it may listen where others reach it. `tls_dir` holds the identity, and `public_tls_dir` the
     certificate of a proxy's public port: docs/protocol/identity.md.
     `issuers` is a proxy's: who may say who its clients are, docs/protocol/credentials.md.
     `weight`
@@ -70,6 +71,7 @@ class ServiceOptions:
     security: str
     session_timeout_s: float
     data_dir: Path | None
+    accepts_anybody: bool = False
     tls_dir: Path | None = None
     public_tls_dir: Path | None = None
     issuers: Path | None = None

@@ -162,9 +162,18 @@ def _add_security_options(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="the folder of this node's identity (`duramen ca issue` makes one), for --security on",
     )
+    parser.add_argument(
+        "--accept-anybody",
+        dest="accepts_anybody",
+        action="store_true",
+        help="with --security none: listen on other addresses than those of loopback, too, though "
+        "whoever reaches a port may do everything",
+    )
 
 
 def _check_security(parser: argparse.ArgumentParser, options: Mapping[str, Any]) -> None:
+    if options["security"] == "on" and options["accepts_anybody"]:
+        parser.error("give --accept-anybody without --security on: that one asks who calls")
     if options["security"] == "on" and options["tls_dir"] is None:
         parser.error(
             "give --tls-dir with the folder of this node's identity (`duramen ca issue` makes "

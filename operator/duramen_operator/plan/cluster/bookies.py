@@ -260,7 +260,11 @@ def _make_arguments(own: SetFrame, share: DomainShare) -> list[str]:
         flags["--region"] = share.region
     if own.spec.journal_file_size is not None:
         flags["--journal-file-size"] = format_size(own.spec.journal_file_size)
-    return [token for flag in flags.items() for token in flag] + name_arguments(frame, BOOKIE)
+    return [
+        *(token for flag in flags.items() for token in flag),
+        *frame.anybody_arguments,
+        *name_arguments(frame, BOOKIE),
+    ]
 
 
 def _make_affinity(frame: ClusterFrame, share: DomainShare) -> Json | None:

@@ -56,9 +56,16 @@ class ClusterFrame:
     @property
     def is_held(self) -> bool:
         """Whether nothing may be made or changed: it is not clear, or cannot be kept, what cluster
-        this is, or its ZooKeeper is somebody else's and no longer named."""
+        this is, its ZooKeeper is somebody else's and no longer named, or it would let anybody in
+        without having been told to."""
         is_lost = not self.is_bundled and self.spec.zookeeper.external is None
-        return bool(self.found.doubt) or self.found.is_taken or is_lost
+        return bool(self.found.doubt) or self.found.is_taken or is_lost or self.is_open_unasked
+
+    @property
+    def is_open_unasked(self) -> bool:
+        """Whether nobody said that anybody may be let in. The API server asks for it where a spec
+        is written; what was written before it asked runs on, and nothing of it is changed."""
+        return not self.spec.accept_anybody
 
     @property
     def is_bundled(self) -> bool:
@@ -83,6 +90,11 @@ class ClusterFrame:
     def metadata_name(self) -> str:
         """What the cluster is called in its ZooKeeper."""
         return self.found.foundation.cluster
+
+    @property
+    def anybody_arguments(self) -> list[str]:
+        """What a process without an identity is told, which others reach."""
+        return ["--accept-anybody"] if self.spec.accept_anybody else []
 
     @property
     def cold_folder(self) -> str:

@@ -178,6 +178,7 @@ def _make_pod(
         command=f"duramen-{component}",
         arguments=[
             *(token for flag in flags.items() for token in flag),
+            *frame.anybody_arguments,
             *_gossip_arguments(frame, component),
             *_metadata_arguments(frame, component),
             *name_arguments(frame, component),

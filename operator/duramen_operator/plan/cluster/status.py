@@ -33,6 +33,7 @@ from duramen_operator.plan.steps import Event, Status
 from duramen_operator.resources import LogClusterStatus
 from duramen_operator.resources.clusters import Endpoints, ServerCount
 from duramen_operator.resources.conditions import (
+    ANYBODY_NOT_ACCEPTED,
     AVAILABLE,
     CONDITIONS,
     FOUNDATION_UNCLEAR,
@@ -173,6 +174,12 @@ def _judge_progress(
     if frame.found.doubt:
         message = f"nothing is made or changed: {frame.found.doubt}"
         return Said(PROGRESSING, "False", FOUNDATION_UNCLEAR, message, is_event=True)
+    if frame.is_open_unasked:
+        message = (
+            "nothing is made or changed: security is none, so whoever reaches a port may do "
+            "everything; say that this is meant: acceptAnybody: true"
+        )
+        return Said(PROGRESSING, "False", ANYBODY_NOT_ACCEPTED, message, is_event=True)
     if taken:
         message = f"these belong to somebody else, and are left alone: {', '.join(taken)}"
         return Said(PROGRESSING, "False", "NameTaken", message, is_event=True)

@@ -108,6 +108,7 @@ def _make_set(frame: ClusterFrame, name: str) -> Json:
     indexes = range(frame.members)
     hosts = [name_host(f"{name}-{index}", name, frame.namespace) for index in indexes]
     arguments = ["--data-dir", "/data", "--name", POD_NAME, "--members", ",".join(hosts)]
+    arguments += frame.anybody_arguments
     is_strict = frame.spec.placement == "strict" and bool(frame.spec.domains)
     pod = Pod(
         component=ZOOKEEPER,

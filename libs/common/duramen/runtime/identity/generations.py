@@ -56,15 +56,20 @@ def read_settled(read: Callable[[], T]) -> T:
 def resolve(folder: Path) -> Path:
     """Where the files of the generation that counts lie: looked up once.
 
+    A kubelet links a folder within a volume into the volume's generation.
+
     Raises:
         UnsettledError: it has just gone.
         IdentityError: the link leads nowhere.
     """
     link = folder / LINK
     try:
-        return link.resolve(strict=True) if link.is_symlink() else folder
+        if link.is_symlink():
+            return link.resolve(strict=True)
+        return folder.resolve(strict=True) if folder.is_symlink() else folder
     except FileNotFoundError:
-        raise UnsettledError(f"{link} leads to nothing: write the folder anew") from None
+        at = link if link.is_symlink() else folder
+        raise UnsettledError(f"{at} leads to nothing: write the folder anew") from None
     except (OSError, RuntimeError) as error:
         raise IdentityError(f"{link}: {error}: write the folder anew") from None
 

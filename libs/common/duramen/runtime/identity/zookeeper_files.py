@@ -4,8 +4,8 @@ Java wants key and certificate in one file, and reads files late: so it gets pri
 was judged. Two small classes of ours say whom the server lets in; they travel as a jar,
 made of libs/zookeeper-access. What needs X.509 is loaded when there is an identity.
 
-Called by `duramen.runtime.embedded_zookeeper`, and by `duramen.cluster.local_identities`, which
-hands on what is renewed.
+Called by `duramen.runtime.embedded_zookeeper`, and by `duramen.cluster.local_identities` and
+`duramen.cluster.zookeeper_member`, which hand on what is renewed.
 Source: docs/protocol/metadata-access.md "The server".
 """
 
@@ -74,15 +74,23 @@ def write_server_files(identity_dir: Path, data_dir: Path) -> Identity:
         IdentityError: the folder holds no identity of a ZooKeeper that is valid now.
         OSError: the files cannot be written; those of before stay.
     """
-    from duramen.runtime.identity.folder import (  # noqa: PLC0415
-        BUNDLE_FILE,
-        encode_bundle,
-        read_folder,
-    )
+    from duramen.runtime.identity.folder import read_folder  # noqa: PLC0415
 
     held = read_folder(identity_dir, dt.datetime.now(dt.UTC))
     if held.identity.role is not Role.ZOOKEEPER:
         raise IdentityError(f"{identity_dir} is of {held.identity}: issue one of a zookeeper")
+    write_held_files(held, data_dir)
+    return held.identity
+
+
+def write_held_files(held: HeldIdentity, data_dir: Path) -> None:
+    """Write what was judged as Java reads it.
+
+    Raises:
+        OSError: as `write_server_files`.
+    """
+    from duramen.runtime.identity.folder import BUNDLE_FILE, encode_bundle  # noqa: PLC0415
+
     folder = data_dir / _FOLDER
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     jar = resources.files("duramen.runtime.identity").joinpath(Path(ACCESS_JAR).name)
@@ -91,7 +99,6 @@ def write_server_files(identity_dir: Path, data_dir: Path) -> Identity:
     # when the key's changes.
     _write(folder / _BUNDLE_FILE, encode_bundle(held.bundle)[BUNDLE_FILE])
     _write(folder / _KEY_FILE, encode_whole(held))
-    return held.identity
 
 
 def format_settings(identity: Identity, *, host: str, port: int, is_member: bool) -> str:

@@ -43,6 +43,7 @@ from duramen.runtime.security.peers import SECURE_SCHEME, Learn, NotKnownError, 
 from duramen.runtime.security.permitted_roles import Roles
 from duramen.runtime.security.private_copies import PrivateCopies, ServerFiles
 from duramen.runtime.security.tls_contexts import make_admin_context
+from duramen.wire.edge.gate import is_here
 
 _TIME_DIGITS: Final = 12
 _ROLE_OF: Final = {"/b/": Role.BOOKIE, "/s/": Role.SEQUENCER}
@@ -197,9 +198,15 @@ def open_security(options: ServiceOptions, fail: Callable[[str], None]) -> Proce
     """The security that a service is started with; None: it has no identity.
 
     Raises:
-        StartRefusedError: its folder gives none.
+        StartRefusedError: its folder gives none; or it has none, and others would reach it.
     """
     if options.tls_dir is None:
+        if not options.accepts_anybody and not is_here(options.host):
+            raise StartRefusedError(
+                f"with --security none whoever reaches --host {options.host} may do everything: "
+                "give an identity (--security on, --tls-dir), listen on 127.0.0.1, or say "
+                "--accept-anybody"
+            )
         return None
     expected = ExpectedNode(Role(options.role), options.node_id)
     try:
