@@ -88,6 +88,7 @@ _ROWS: Final = (
     ErrorKind("needs_ordered", 41, 409, Retry.NO, False, "this needs a log with ack_mode ordered"),
     ErrorKind("mode_changing", 42, 409, Retry.NO, False, "the log's ack_mode is to change"),
     ErrorKind("not_appended", 43, 503, Retry.AFTER, False, "too few bookies took the append"),
+    ErrorKind("audit_unavailable", 44, 503, Retry.AFTER, False, "it could not be recorded now"),
 )
 
 PROBLEM_FACTS: Final = ("expected_seq_num", "expected_producer_seq", "tail", "next")

@@ -23,6 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from duramen.runtime.admission.admission import ClientAdmission
 from duramen.runtime.admission.call_rows import guard_route
 from duramen.runtime.admission.public_door import PublicDoor
+from duramen.runtime.audit.recorded_calls import RecordedCalls
 from duramen.runtime.edge.cross_origin import allow_origins
 from duramen.runtime.edge.document_page import DOCS_PATH, make_page_endpoint
 from duramen.runtime.edge.embedded_server import ServerLimits
@@ -96,15 +97,20 @@ def make_public_server(
     options: ServiceOptions,
     admission: ClientAdmission | None = None,
     certificate: PublicCertificate | None = None,
+    recorded: RecordedCalls | None = None,
 ) -> PublicServer:
     """The server of a complete application, for the pages and names that its options allow.
 
     Args:
         admission: None: nobody is asked who calls.
         certificate: None: HTTP in clear.
+        recorded: what the audit log is told; there exactly where somebody is asked who calls.
     """
+    assert (admission is None) == (recorded is None), "who is known is recorded"
     of_anybody = (*DOCUMENT_PATHS, DOCS_PATH)
-    inner = app if admission is None else PublicDoor(app, admission, of_anybody)
+    inner: ASGIApp = app
+    if admission is not None and recorded is not None:
+        inner = PublicDoor(app, admission, of_anybody, recorded)
     return PublicServer(
         options.host,
         options.data_port,
