@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from duramen.core.audit.verification import Finding
+from duramen.core.audit.verification import ChainFinding
 from duramen.errors import DuramenError
 from duramen.runtime.audit.recorded_calls import RecordedCalls
 from duramen.runtime.audit.spool import AuditSpool
@@ -45,7 +45,7 @@ class AuditLogTwin:
         found = [json.loads(line) for line in self.lines]
         return [one for one in found if kind in (None, one["kind"])]
 
-    def check(self) -> list[Finding]:
+    def check(self) -> list[ChainFinding]:
         return check_lines(self.lines)[1]
 
 

@@ -275,7 +275,11 @@ def test_the_file_is_written_anew_before_it_grows_beyond_its_bound(
         await one.start()
         for count in range(2, 30):
             one.note(CALL)
-            await wait_for(lambda wanted=count: len(pending(tmp_path)) == wanted)  # type: ignore[misc]
+
+            def is_there(wanted: int = count) -> bool:
+                return len(pending(tmp_path)) == wanted
+
+            await wait_for(is_there)
         log.is_away = False
         await one.stop()
         assert log.check() == []

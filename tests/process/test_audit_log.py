@@ -56,11 +56,11 @@ def test_changes_at_either_proxy_stand_in_the_log_of_two_runs(
                 told = [json.loads(line) for line in lines]
                 return [one for one in told if one.get("verb") == "truncate"]
 
+            def are_told(wanted: int = 2 * run_count) -> bool:
+                return len(list_truncations()) == wanted
+
             # Each proxy tells of each.
-            wait_in_thread(
-                lambda wanted=2 * run_count: len(list_truncations()) == wanted,  # type: ignore[misc]
-                WITHIN_S, "the truncation in the audit log",
-            )  # fmt: skip
+            wait_in_thread(are_told, WITHIN_S, "the truncation in the audit log")
             found = json.loads(run_audit(capsys, "verify", *given))
             assert (found["flaws"], found["lost"], len(found["heads"])) == (0, 0, 2 * run_count)
             chains = list_truncations()

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from duramen.core.audit.verification import ChainCheck, Finding
+from duramen.core.audit.verification import ChainCheck, ChainFinding
 from duramen.wire.edge.audit_records import AuditRecordError, read_record
 
 
 def check_lines(
     lines: Sequence[bytes], *, is_whole: bool = True
-) -> tuple[ChainCheck, list[Finding]]:
+) -> tuple[ChainCheck, list[ChainFinding]]:
     """What a check of these lines finds."""
     check = ChainCheck(is_whole=is_whole)
-    found: list[Finding] = []
+    found: list[ChainFinding] = []
     for line in lines:
         try:
             found += check.add(read_record(line).checked)

@@ -14,7 +14,7 @@ from typing import Final
 import pytest
 
 from duramen.core.audit.chain import AuditChain, ChainHead, ChainLink
-from duramen.core.audit.verification import Flaw
+from duramen.core.audit.verification import ChainFlaw
 from duramen.wire.edge.audit_records import (
     CALL,
     END,
@@ -126,9 +126,9 @@ def test_what_is_cut_off_an_open_chain_is_found_once_its_node_starts_again() -> 
     later = [*log[:-1], node.begin(2)]
     check, found = check_lines(later)
     assert [(one.flaw, one.detail) for one in found] == [
-        (Flaw.MISSING, "records 3 to 3 are missing")
+        (ChainFlaw.MISSING, "records 3 to 3 are missing")
     ]
-    assert check_lines([node.begin(3)])[1][0].flaw is Flaw.MISSING
+    assert check_lines([node.begin(3)])[1][0].flaw is ChainFlaw.MISSING
 
 
 def test_doubles_are_counted_and_no_fault_unless_they_differ() -> None:
@@ -137,23 +137,23 @@ def test_doubles_are_counted_and_no_fault_unless_they_differ() -> None:
     check, found = check_lines([*log[:3], *log[1:3], log[3]])
     assert (found, check.double_count) == ([], 2)
     forged = seal_record(ChainLink(node.chain.name, 2, "0" * 64), CALL, {}).line
-    assert [one.flaw for one in check_lines([*log, forged])[1]] == [Flaw.CHANGED]
+    assert [one.flaw for one in check_lines([*log, forged])[1]] == [ChainFlaw.CHANGED]
 
 
 def test_a_check_that_begins_later_takes_the_first_chain_of_a_node_from_the_middle() -> None:
     node = Node("writeproxy/wp-0")
     log = [node.begin(1), *(node.write(CALL, who=None) for _ in range(3))]
     assert check_lines(log[2:], is_whole=False)[1] == []
-    assert [one.flaw for one in check_lines(log[2:])[1]] == [Flaw.MISSING]
+    assert [one.flaw for one in check_lines(log[2:])[1]] == [ChainFlaw.MISSING]
     log += [node.write(END), node.begin(2), node.write(CALL, who=None)]
     cut = [*log[2:5], log[6]]
-    assert [one.flaw for one in check_lines(cut, is_whole=False)[1]] == [Flaw.MISSING]
+    assert [one.flaw for one in check_lines(cut, is_whole=False)[1]] == [ChainFlaw.MISSING]
 
 
 def test_nothing_comes_behind_an_end() -> None:
     node = Node("writeproxy/wp-0")
     log = [node.begin(1), node.write(END), node.write(CALL, who=None)]
-    assert [one.flaw for one in check_lines(log)[1]] == [Flaw.CHANGED]
+    assert [one.flaw for one in check_lines(log)[1]] == [ChainFlaw.CHANGED]
 
 
 @pytest.mark.parametrize(

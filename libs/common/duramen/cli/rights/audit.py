@@ -31,7 +31,7 @@ from duramen.cli.command import (
 from duramen.client.bulk_read import BulkReader
 from duramen.client.records import Records
 from duramen.core.audit.chain import ChainHead
-from duramen.core.audit.verification import ChainCheck, Finding
+from duramen.core.audit.verification import ChainCheck, ChainFinding
 from duramen.core.rights.system_namespace import AUDIT_LOG, SYSTEM_NAMESPACE
 from duramen.texts import parse_position
 from duramen.wire.edge.audit_records import COUNTS, LOST, AuditRecordError, read_record
@@ -58,7 +58,7 @@ def verify(
     """
     checking = _Checking(is_json=json)
     _read(find_url(url, data, "read_url"), from_, timeout, checking.use)
-    checking.tell_end()
+    checking.report_end()
     return ExitCode.FAILED if checking.flaw_count else ExitCode.OK
 
 
@@ -111,7 +111,7 @@ class _Checking:
             for finding in self._check.add(record.checked):
                 self._tell(seq_num, finding)
 
-    def tell_end(self) -> None:
+    def report_end(self) -> None:
         """What was found, in sum."""
         check = self._check or ChainCheck(is_whole=True)
         heads, still_open = check.list_heads(), check.list_open()
@@ -134,7 +134,7 @@ class _Checking:
             f"chains; {self._lost_count} were lost for lack of room; {self.flaw_count} flaws"
         )
 
-    def _tell(self, seq_num: int, finding: Finding) -> None:
+    def _tell(self, seq_num: int, finding: ChainFinding) -> None:
         self.flaw_count += 1
         if self.flaw_count > _TOLD_COUNT_MAX:
             return

@@ -19,7 +19,7 @@ KNOWN_COUNT_MAX: Final = 65_536
 """Digests that are kept: a double comes within so many records of the first one."""
 
 
-class Flaw(enum.StrEnum):
+class ChainFlaw(enum.StrEnum):
     """What may be wrong."""
 
     CHANGED = "changed"
@@ -27,10 +27,10 @@ class Flaw(enum.StrEnum):
     OUT_OF_ORDER = "out of order"
 
 
-class Finding(NamedTuple):
+class ChainFinding(NamedTuple):
     """One flaw, and what it is about."""
 
-    flaw: Flaw
+    flaw: ChainFlaw
     chain: str | None
     detail: str
 
@@ -74,12 +74,12 @@ class ChainCheck:
         self.record_count = 0
         self.double_count = 0
 
-    def refuse(self, why: str) -> Finding:
+    def refuse(self, why: str) -> ChainFinding:
         """What lies here is no record, or not the one that it was."""
         self.record_count += 1
-        return Finding(Flaw.CHANGED, None, why)
+        return ChainFinding(ChainFlaw.CHANGED, None, why)
 
-    def add(self, record: CheckedRecord) -> list[Finding]:
+    def add(self, record: CheckedRecord) -> list[ChainFinding]:
         """What is wrong with a record, or before it."""
         self.record_count += 1
         link = record.link
@@ -88,7 +88,9 @@ class ChainCheck:
             return self._see_again(link, is_same=known == record.digest)
         chain = self._chains.get(link.chain)
         if chain is not None and link.n <= chain.head.n:
-            return [Finding(Flaw.OUT_OF_ORDER, link.chain, f"record {link.n} comes too late")]
+            return [
+                ChainFinding(ChainFlaw.OUT_OF_ORDER, link.chain, f"record {link.n} comes too late")
+            ]
         self._known[key] = record.digest
         if len(self._known) > KNOWN_COUNT_MAX:
             self._known.popitem(last=False)
@@ -110,52 +112,66 @@ class ChainCheck:
         """The last record of every chain."""
         return [row.head for row in self._chains.values()]
 
-    def _see_again(self, link: ChainLink, *, is_same: bool) -> list[Finding]:
+    def _see_again(self, link: ChainLink, *, is_same: bool) -> list[ChainFinding]:
         if is_same:
             self.double_count += 1
             return []
-        return [Finding(Flaw.CHANGED, link.chain, f"there are two records {link.n}")]
+        return [ChainFinding(ChainFlaw.CHANGED, link.chain, f"there are two records {link.n}")]
 
-    def _begin(self, record: CheckedRecord) -> list[Finding]:
+    def _begin(self, record: CheckedRecord) -> list[ChainFinding]:
         """The first record of a chain that is seen."""
         link = record.link
         if link.n > 0:
             if not self._is_whole and record.node not in self._nodes:
                 return []
-            return [Finding(Flaw.MISSING, link.chain, f"records 0 to {link.n - 1} are missing")]
+            return [
+                ChainFinding(
+                    ChainFlaw.MISSING, link.chain, f"records 0 to {link.n - 1} are missing"
+                )
+            ]
         found = []
         if link.prev != NO_DIGEST:
-            found.append(Finding(Flaw.CHANGED, link.chain, "a first record has none before it"))
+            found.append(
+                ChainFinding(ChainFlaw.CHANGED, link.chain, "a first record has none before it")
+            )
         if record.former is not None:
             found += self._compare_former(record.former, record.node)
         return found
 
-    def _compare_former(self, named: ChainHead, node: str) -> list[Finding]:
+    def _compare_former(self, named: ChainHead, node: str) -> list[ChainFinding]:
         former = self._chains.get(named.chain)
         if former is None:
             if not self._is_whole and node not in self._nodes:
                 return []
-            return [Finding(Flaw.MISSING, named.chain, f"records 0 to {named.n} are missing")]
+            return [
+                ChainFinding(ChainFlaw.MISSING, named.chain, f"records 0 to {named.n} are missing")
+            ]
         former.has_follower = True
         if former.head == named:
             return []
         first, last = former.head.n + 1, named.n
         if first <= last:
-            return [Finding(Flaw.MISSING, named.chain, f"records {first} to {last} are missing")]
+            return [
+                ChainFinding(
+                    ChainFlaw.MISSING, named.chain, f"records {first} to {last} are missing"
+                )
+            ]
         detail = f"its follower names another last record: {last}, and not {former.head.n}"
-        return [Finding(Flaw.CHANGED, named.chain, detail)]
+        return [ChainFinding(ChainFlaw.CHANGED, named.chain, detail)]
 
 
-def _follow(chain: _Chain, link: ChainLink) -> list[Finding]:
+def _follow(chain: _Chain, link: ChainLink) -> list[ChainFinding]:
     """What lies between the last record that was seen and this one."""
     head = chain.head
     found = []
     if chain.is_ended or chain.has_follower:
-        found.append(Finding(Flaw.CHANGED, link.chain, f"record {link.n} comes behind the end"))
+        found.append(
+            ChainFinding(ChainFlaw.CHANGED, link.chain, f"record {link.n} comes behind the end")
+        )
     if link.n > head.n + 1:
         gap = f"records {head.n + 1} to {link.n - 1} are missing"
-        found.append(Finding(Flaw.MISSING, link.chain, gap))
+        found.append(ChainFinding(ChainFlaw.MISSING, link.chain, gap))
     elif link.prev != head.digest:
         detail = f"record {link.n} follows another record {head.n} than the one that is there"
-        found.append(Finding(Flaw.CHANGED, link.chain, detail))
+        found.append(ChainFinding(ChainFlaw.CHANGED, link.chain, detail))
     return found

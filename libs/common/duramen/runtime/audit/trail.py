@@ -131,14 +131,15 @@ class AuditTrail:
             self._has_filed.set()
         self._seal(START, {"former": former})
         self._tasks = [
-            asyncio.create_task(work()) for work in (self._file_all, self._send_all, self._tell_all)
+            asyncio.create_task(work())
+            for work in (self._file_all, self._send_all, self._report_all)
         ]
 
     async def stop(self) -> None:
         """End the chain; what the log has not taken within 3 s stays in the file."""
         if not self._tasks:
             return
-        self._tell_counts()
+        self._report_counts()
         self._seal(END, {})
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_FLUSH_S):
@@ -243,12 +244,12 @@ class AuditTrail:
         self._waiting_bytes += len(one.line)
         self._unfiled_count += 1
 
-    async def _tell_all(self) -> None:
+    async def _report_all(self) -> None:
         while True:
             await asyncio.sleep(_COUNTED_S)
-            self._tell_counts()
+            self._report_counts()
 
-    def _tell_counts(self) -> None:
+    def _report_counts(self) -> None:
         """Records of what was counted; while there is no room for them the table goes on."""
         rows_bytes = (len(self._counts) // _ROWS_PER_RECORD + 1) * COUNTS_BYTES_MAX
         if self._waiting_bytes + rows_bytes > COUNTS_WAITING_BYTES_MAX:
