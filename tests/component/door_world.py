@@ -56,11 +56,14 @@ class Answer(NamedTuple):
 class Port:
     """One proxy's door."""
 
-    def __init__(self, receiver: Identity, admission: ClientAdmission) -> None:
+    def __init__(
+        self, receiver: Identity, admission: ClientAdmission, *, is_audit_required: bool = False
+    ) -> None:
         self.receiver = receiver
         self.reached: list[Any] = []
         self.audit_log = AuditLogTwin()
-        self.trail = make_trail(self.audit_log, f"{receiver.role.value}/{receiver.name}")
+        node = f"{receiver.role.value}/{receiver.name}"
+        self.trail = make_trail(self.audit_log, node, is_required=is_audit_required)
         side = Side.WRITE if receiver.role is Role.WRITEPROXY else Side.READ
         recorded = RecordedCalls(self.trail, side)
         self._door = PublicDoor(self._serve, admission, DOCUMENTS, recorded)

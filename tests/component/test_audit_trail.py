@@ -7,7 +7,7 @@ wait", docs/protocol/audit.md "What is recorded".
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from duramen.runtime.service import parse_options
 from duramen.units import MS
 from tests.component.admission_world import as_user, bear
 from tests.component.audit_world import AuditLogTwin, make_trail
-from tests.component.door_world import World, play
+from tests.component.door_world import Port, World, play
 from tests.waiting import wait_for
 
 CALL = {"who": "user:corp/ann", "from": None, "verb": "end", "target": "shop/orders",
@@ -90,7 +90,7 @@ def test_a_killed_process_leaves_what_the_next_one_brings_and_names(tmp_path: Pa
         await wait_for(lambda: len(pending(tmp_path)) == 2)
         leave(killed)
         with (tmp_path / "audit" / "pending").open("ab") as file:
-            file.write(b'{"v":1,"chain":"writeproxy/wp-0')
+            file.write(b"x" * 2_000_000 + b'\n{"v":1,"chain":"writeproxy/wp-0')
         log.is_away = False
         follower = make_trail(log, folder=tmp_path)
         await follower.start()
@@ -105,6 +105,30 @@ def test_a_killed_process_leaves_what_the_next_one_brings_and_names(tmp_path: Pa
         starts = log.records("start")
         assert [one["former"] is None for one in starts] == [True, False, False]
         assert [one["former"][1] for one in starts[1:]] == [1, 1]
+
+    uvloop.run(scenario())
+
+
+def test_what_goes_to_the_log_is_in_the_file_before(tmp_path: Path) -> None:
+    class Watching(AuditLogTwin):
+        async def append(self, lines: Sequence[bytes]) -> None:
+            filed = (tmp_path / "audit" / "pending").read_bytes().splitlines()
+            assert set(lines) <= set(filed)
+            if len(self.lines) < 10:
+                # It comes while an append is under way.
+                one.note(CALL)
+            await super().append(lines)
+
+    log = Watching()
+    one = make_trail(log)
+
+    async def scenario() -> None:
+        nonlocal one
+        one = make_trail(log, folder=tmp_path)
+        await one.start()
+        await wait_for(lambda: len(log.lines) >= 10)
+        await one.stop()
+        assert log.check() == []
 
     uvloop.run(scenario())
 
@@ -390,5 +414,28 @@ def test_the_system_namespace_is_the_proxies_to_write_and_the_observers_to_read(
         proxy = world.callers.identify("readproxy", "rp-0", port.receiver)
         assert (await port.call("POST", f"{log}/records", proxy)).status == 200
         assert (await port.call("DELETE", log, proxy)).status == 403
+        op = world.callers.identify("operator", "op", port.receiver)
+        assert (await port.call("PATCH", log, op)).status == 200
+        assert (await port.call("PATCH", log, as_user("boss"))).status == 403
+        assert (await port.call("DELETE", log, op)).status == 403
+
+    play(tmp_path, scenario)
+
+
+def test_a_door_refuses_changes_that_nobody_could_record_and_lets_the_rest_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(world: World) -> None:
+        small(monkeypatch, 0)
+        op = world.callers.identify("operator", "op", world.ports[0].receiver)
+        port = Port(world.ports[0].receiver, world.admissions[0], is_audit_required=True)
+        await port.trail.start()
+        log = "/v1/namespaces/shop/logs/orders"
+        refused = await port.call("POST", f"{log}:truncate", op)
+        assert (refused.status, json.loads(refused.body)["code"]) == (503, "audit_unavailable")
+        assert port.reached == []
+        for method, path in (("POST", f"{log}/records"), ("GET", log), ("GET", "/v1/grants")):
+            assert (await port.call(method, path, op)).status == 200
+        await port.trail.stop()
 
     play(tmp_path, scenario)

@@ -16,7 +16,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from duramen.core.rights.grants import Grant, GrantScope, Principal, PrincipalKind
-from duramen.core.rights.system_namespace import SYSTEM_NAMESPACE, list_system_bits
+from duramen.core.rights.system_namespace import (
+    SYSTEM_NAMESPACE,
+    list_observed_bits,
+    list_system_bits,
+)
 from duramen.core.rights.token_scopes import TokenScope
 from duramen.core.rights.verbs import GrantedRole, Verb, bits_of
 from duramen.errors import DuramenError
@@ -98,9 +102,7 @@ class Rights:
                 inside.setdefault(scope.namespace, []).append((scope, bits))
         inside.pop(SYSTEM_NAMESPACE, None)
         self._namespaces = {name: _NamespaceRights(rules) for name, rules in inside.items()}
-        if self._everywhere & Verb.OBSERVE.bit:
-            system_bits |= Verb.READ.bit | Verb.LIST.bit
-        self._system = system_bits
+        self._system = system_bits | list_observed_bits(self._everywhere)
 
     def judge(self, verb: Verb, namespace: str | None = None, log: str | None = None) -> bool:
         """Whether the caller may do this to the log, else to the namespace, else to the cluster."""

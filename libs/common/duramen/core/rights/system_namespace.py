@@ -1,7 +1,7 @@
 """The namespace of the cluster's own logs, where no grant counts: what identities have there.
 
 Whoever has everything granted could cut off what it did; so the audit log is written by proxies,
-read by whoever observes the cluster, and truncated by its retention alone.
+read by whoever observes the cluster, and truncated by its retention alone, which is an operator's.
 
 Called by `judgement`, and by whoever writes or reads the audit log.
 Source: docs/protocol/audit.md "Who may do what with it".
@@ -21,10 +21,20 @@ AUDIT_LOG: Final = "audit"
 _BY_ROLE: Final[Mapping[str, int]] = {
     "writeproxy": Verb.APPEND.bit,
     "readproxy": Verb.APPEND.bit,
-    "operator": Verb.CONFIGURE.bit,
     "archive": Verb.READ.bit | Verb.LIST.bit,
 }
-"""Role of an identity → its verbs there; whoever has `observe` on the cluster reads and lists."""
+"""Role of an identity → its verbs there."""
+
+
+def list_observed_bits(on_cluster: int) -> int:
+    """What whoever has these verbs on the whole cluster has in the system namespace."""
+    bits = 0
+    if on_cluster & Verb.OBSERVE.bit:
+        bits |= Verb.READ.bit | Verb.LIST.bit
+    if on_cluster & Verb.OPERATE.bit:
+        # Somebody has to say how long records are kept; it is recorded who did.
+        bits |= Verb.CONFIGURE.bit
+    return bits
 
 
 def list_system_bits(principals: Iterable[Principal]) -> int:

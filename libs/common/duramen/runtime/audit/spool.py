@@ -19,7 +19,12 @@ from duramen.core.audit.chain import ChainHead
 from duramen.runtime.folders import sync_folder, write_private
 from duramen.runtime.role import StartRefusedError
 from duramen.units import MIB
-from duramen.wire.edge.audit_records import AuditRecordError, read_head, read_record
+from duramen.wire.edge.audit_records import (
+    COUNTS_BYTES_MAX,
+    AuditRecordError,
+    read_head,
+    read_record,
+)
 
 WAITING_BYTES_MAX: Final = 16 * MIB
 """Records that the log has not taken. The file has twice that at most, records that it has taken
@@ -128,7 +133,9 @@ class AuditSpool:
         except FileNotFoundError:
             return FoundRecords([], head)
         # What stands behind the last line feed was cut short.
-        lines = [line for line in content.split(b"\n")[:-1] if line]
+        whole = content.split(b"\n")[:-1]
+        # What is longer is no record, and the log might refuse it for ever.
+        lines = [line for line in whole if 0 < len(line) <= COUNTS_BYTES_MAX]
         for line in lines:
             try:
                 checked = read_record(line).checked
