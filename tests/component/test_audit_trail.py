@@ -18,14 +18,17 @@ from duramen.backoff import Backoff
 from duramen.core.audit.counts import ROW_COUNT_MAX, CountKey
 from duramen.errors import DuramenError
 from duramen.runtime.audit import spool, trail
+from duramen.runtime.audit.recorded_admin import RecordedAdmin
 from duramen.runtime.audit.spool import AuditSpool
 from duramen.runtime.audit.trail import REFUSAL_COUNT_AT_ONCE, AuditTrail
 from duramen.runtime.role import StartRefusedError
 from duramen.runtime.service import parse_options
 from duramen.units import MS
+from tests.component.admin_world import THROUGH, AdminPort, read_held, run, serving
 from tests.component.admission_world import as_user, bear
 from tests.component.audit_world import AuditLogTwin, make_trail
 from tests.component.door_world import Port, World, play
+from tests.component.issuing_world import IssuingWorld
 from tests.waiting import wait_for
 
 CALL = {"who": "user:corp/ann", "from": None, "verb": "end", "target": "shop/orders",
@@ -439,3 +442,42 @@ def test_a_door_refuses_changes_that_nobody_could_record_and_lets_the_rest_in(
         await port.trail.stop()
 
     play(tmp_path, scenario)
+
+
+def test_admin_ports_record_what_operates_and_who_is_refused(tmp_path: Path) -> None:
+    world = IssuingWorld(tmp_path)
+    shown = {role: read_held(world.issue(role, f"{role}-9")) for role in ("operator", "monitor")}
+
+    async def scenario() -> None:
+        log = AuditLogTwin()
+        one = make_trail(log)
+        async with serving(AdminPort(world, "writeproxy")) as port:
+            port.security.admin_records = RecordedAdmin(one)
+            drain = "/v1/cluster/bookies/b-7/drain?token=secret"
+            async with port.open_client(shown["operator"]) as client:
+                await client.post(drain)
+                assert log.lines == [], "the trail has not begun"
+                await one.start()
+                for path in (drain, "/v1/cluster/rebalance"):
+                    assert (await client.post(path)).status_code == THROUGH
+                await client.get("/metrics")
+            async with port.open_client(shown["monitor"]) as client:
+                assert (await client.post(drain)).status_code in (403, 503)
+                assert (await client.get("/metrics")).status_code == THROUGH
+            async with port.open_client(None) as client:
+                assert (await client.get("/metrics")).status_code == 401
+        await one.stop()
+        told = [
+            (call["who"], call["verb"], call.get("call"), call["outcome"])
+            for call in log.records("call")
+        ]
+        assert told == [
+            ("service:operator/operator-9", "operate",
+             "POST /v1/cluster/bookies/{bookie}/drain", "ok"),
+            ("service:operator/operator-9", "operate", "POST /v1/cluster/rebalance", "ok"),
+            ("service:monitor/monitor-9", "operate", None, "refused"),
+            (None, "observe", None, "refused"),
+        ]  # fmt: skip
+        assert log.check() == []
+
+    run(scenario())

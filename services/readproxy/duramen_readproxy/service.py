@@ -19,6 +19,7 @@ from duramen.core.reading.replica_order import Place
 from duramen.errors import DuramenError
 from duramen.runtime.admission.admission import open_admission
 from duramen.runtime.audit.by_write_proxies import AuditByWriteProxies
+from duramen.runtime.audit.recorded_admin import RecordedAdmin
 from duramen.runtime.audit.recorded_calls import RecordedCalls
 from duramen.runtime.audit.trail import AuditTrail, open_trail
 from duramen.runtime.cluster_node import wait_own_cluster
@@ -113,6 +114,7 @@ class ReadProxy:
         if security is not None:
             self._audit_by = AuditByWriteProxies(store, paths, here, security, certificate)
             self._trail = open_trail(options, self._audit_by)
+            security.admin_records = RecordedAdmin(self._trail)
         recorded = None if self._trail is None else RecordedCalls(self._trail, Side.READ)
         complete_app(self.app, self._forwarder)
         self._server = make_public_server(

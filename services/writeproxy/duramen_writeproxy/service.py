@@ -16,6 +16,7 @@ from collections.abc import Collection
 from typing import Any, Final
 
 from duramen.runtime.admission.admission import open_admission
+from duramen.runtime.audit.recorded_admin import RecordedAdmin
 from duramen.runtime.audit.recorded_calls import RecordedCalls
 from duramen.runtime.audit.trail import open_trail
 from duramen.runtime.cluster_node import wait_own_cluster
@@ -122,6 +123,8 @@ class WriteProxy:
         self._audit_log = AuditLog(self._names, self._creator, self._router, self._peers)
         self._trail = None if security is None else open_trail(options, self._audit_log)
         recorded = None if self._trail is None else RecordedCalls(self._trail, Side.WRITE)
+        if security is not None and self._trail is not None:
+            security.admin_records = RecordedAdmin(self._trail)
         complete_app(app, self._forwarder)
         self._cluster = Cluster(self._names, self._roster, self._peers)
         self._server = make_public_server(

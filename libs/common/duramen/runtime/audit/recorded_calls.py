@@ -53,7 +53,7 @@ class RecordedCalls:
         verb, target = _name_work(scope, found)
         members = {
             "who": who,
-            "from": _find_address(scope),
+            "from": find_address(scope),
             "verb": verb,
             "target": target,
             "outcome": "refused",
@@ -132,7 +132,7 @@ class RecordedCall:
 
     def _tell(self, status: int | None, message: Message | None) -> None:
         self._is_told = True
-        call, outcome = self._call, _name_outcome(status)
+        call, outcome = self._call, name_outcome(status)
         assert call.found is not None, "it is of the table"
         if not self._is_change and outcome != "refused":
             if not self._is_forwarded:
@@ -142,7 +142,7 @@ class RecordedCall:
         word, target = _name_work(self._scope, call.found)
         members: dict[str, Any] = {
             "who": _name(call),
-            "from": _find_address(self._scope),
+            "from": find_address(self._scope),
             "verb": word,
             "target": target,
             "outcome": outcome,
@@ -203,7 +203,8 @@ def _name(call: AdmittedCall) -> str:
     return str(call.bearer.principal)
 
 
-def _name_outcome(status: int | None) -> str:
+def name_outcome(status: int | None) -> str:
+    """What came of a call, by its status; None: no answer began."""
     if status is None:
         return "unanswered"
     if status < 400:
@@ -211,6 +212,7 @@ def _name_outcome(status: int | None) -> str:
     return "refused" if status in _REFUSED else "failed"
 
 
-def _find_address(scope: Scope) -> str | None:
+def find_address(scope: Scope) -> str | None:
+    """From where a call came."""
     client = scope.get("client")
     return None if client is None else str(client[0])[:_FROM_CHARACTERS_MAX]

@@ -112,6 +112,7 @@ class AuditTrail:
         self._has_filed = asyncio.Event()
         self._file_use = asyncio.Lock()
         self._tasks: list[asyncio.Task[None]] = []
+        self._has_ended = False
 
     # --- Life ------------------------------------------------------------------------------------
 
@@ -141,6 +142,7 @@ class AuditTrail:
             return
         self._report_counts()
         self._seal(END, {})
+        self._has_ended = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_FLUSH_S):
                 while self._waiting and not self._may_stay():  # noqa: ASYNC110 - tasks empty it
@@ -156,6 +158,11 @@ class AuditTrail:
                 await self._file_new()
             await self._empty_file()
             self._spool.close()
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the chain has its first record, and not its last one."""
+        return bool(self._tasks) and not self._has_ended
 
     def statistics(self) -> dict[str, Any]:
         """What waits, within which bounds, what was lost, and what stands in the way."""
