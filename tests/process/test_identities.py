@@ -390,7 +390,7 @@ def test_the_tree_of_a_running_cluster_is_nobodys_but_its_own(
     assert _call(cluster, "access", "check", str(operator)) == 0
     assert _call(cluster, "verify", "default/log") == 0
     assert _call(cluster, "log", "rebuild", "default/log") == 1
-    assert "log 1 has no metadata log" in capsys.readouterr().err, "ZooKeeper was asked"
+    assert " has no metadata log" in capsys.readouterr().err, "ZooKeeper was asked"
 
     async def scenario() -> None:
         zookeeper = cluster.state()["zookeeper"]
