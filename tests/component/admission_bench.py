@@ -18,6 +18,7 @@ from duramen.runtime.admission.call_rows import find_row
 from duramen.runtime.admission.public_door import PublicDoor
 from duramen.runtime.identity.header import NamedClient
 from tests.component.admission_world import READ, Headers, as_user
+from tests.component.audit_world import record_nowhere
 from tests.component.door_world import FAR_S, GRANTS, World, list_known, opened
 
 _CALL_COUNT: Final = 2_000
@@ -46,7 +47,7 @@ async def _measure(world: World, name: str, headers: Headers) -> None:
     async def nothing(*_: Any) -> Any:
         return None
 
-    door = PublicDoor(nothing, admission, ())
+    door = PublicDoor(nothing, admission, (), record_nowhere())
     whole_us = await _time_us(lambda: door(scope, nothing, nothing))
     call: Any = scope["duramen.call"]
     now = dt.datetime.now(dt.UTC)

@@ -14,9 +14,11 @@ from typing import Any, Final, NamedTuple
 
 from duramen.runtime.admission.admission import ClientAdmission
 from duramen.runtime.admission.public_door import PublicDoor
+from duramen.runtime.audit.recorded_calls import RecordedCalls
 from duramen.runtime.credentials.issuers import read_issuers
 from duramen.runtime.identity.header import NamedClient
-from duramen.runtime.identity.names import Identity
+from duramen.runtime.identity.names import Identity, Role
+from duramen.runtime.public.calls import Side
 from duramen.runtime.security.process_security import ProcessSecurity
 from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
 from tests.component.admission_world import (
@@ -29,6 +31,7 @@ from tests.component.admission_world import (
     bear,
     secure,
 )
+from tests.component.audit_world import AuditLogTwin, make_trail
 from tests.component.credential_world import list_rows, write_issuers
 from tests.component.issuing_world import IssuingWorld
 from tests.unit.web_token_forge import NOW_S, forge_account
@@ -53,10 +56,17 @@ class Answer(NamedTuple):
 class Port:
     """One proxy's door."""
 
-    def __init__(self, receiver: Identity, admission: ClientAdmission) -> None:
+    def __init__(
+        self, receiver: Identity, admission: ClientAdmission, *, is_audit_required: bool = False
+    ) -> None:
         self.receiver = receiver
         self.reached: list[Any] = []
-        self._door = PublicDoor(self._serve, admission, DOCUMENTS)
+        self.audit_log = AuditLogTwin()
+        node = f"{receiver.role.value}/{receiver.name}"
+        self.trail = make_trail(self.audit_log, node, is_required=is_audit_required)
+        side = Side.WRITE if receiver.role is Role.WRITEPROXY else Side.READ
+        recorded = RecordedCalls(self.trail, side)
+        self._door = PublicDoor(self._serve, admission, DOCUMENTS, recorded)
 
     async def _serve(self, scope: Any, _receive: Any, send: Any) -> None:
         self.reached.append(scope)

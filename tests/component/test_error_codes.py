@@ -31,6 +31,7 @@ RAW: Final = {"content-type": "application/octet-stream"}
 NEVER: Final = {
     "unauthenticated": "there is no authentication yet",
     "segment_not_found": "no public call names a segment",
+    "audit_unavailable": "needs identities: tests/component/test_audit_trail.py provokes it",
 }
 """Codes that no public port gives in this version, and why."""
 

@@ -91,6 +91,7 @@ _ROWS: Final = (
     ErrorKind(
         "too_many_logs", 44, 429, Retry.NO, False, "the namespace has as many logs as it may"
     ),
+    ErrorKind("audit_unavailable", 45, 503, Retry.AFTER, False, "it could not be recorded now"),
 )
 
 PROBLEM_FACTS: Final = ("expected_seq_num", "expected_producer_seq", "tail", "next")

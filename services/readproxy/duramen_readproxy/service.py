@@ -19,11 +19,16 @@ from duramen.core.reading.replica_order import Place
 from duramen.errors import DuramenError
 from duramen.runtime.admission.admission import open_admission
 from duramen.runtime.admission.quotas import Quotas
+from duramen.runtime.audit.by_write_proxies import AuditByWriteProxies
+from duramen.runtime.audit.recorded_admin import RecordedAdmin
+from duramen.runtime.audit.recorded_calls import RecordedCalls
+from duramen.runtime.audit.trail import AuditTrail, open_trail
 from duramen.runtime.cluster_node import wait_own_cluster
 from duramen.runtime.http_client import PeerClient
 from duramen.runtime.identity.names import Role
 from duramen.runtime.metadata_log.records import MetadataRecords
 from duramen.runtime.metadata_log.segment_nodes import SegmentNodes
+from duramen.runtime.public.calls import Side
 from duramen.runtime.public.forwarding import make_forwarder
 from duramen.runtime.public.serving import complete_app, make_public_server
 from duramen.runtime.reading.bookies import Bookies, RangeFetcher, read_clock_us
@@ -105,10 +110,17 @@ class ReadProxy:
             security=security, certificate=certificate,
         )  # fmt: skip
         self._admission = open_admission(options, store, security)
+        self._audit_by: AuditByWriteProxies | None = None
+        self._trail: AuditTrail | None = None
+        if security is not None:
+            self._audit_by = AuditByWriteProxies(store, paths, here, security, certificate)
+            self._trail = open_trail(options, self._audit_by)
+            security.admin_records = RecordedAdmin(self._trail)
+        recorded = None if self._trail is None else RecordedCalls(self._trail, Side.READ)
         complete_app(self.app, self._forwarder)
         self._quotas = Quotas(options, store)
         self._server = make_public_server(
-            self.app, options, self._quotas, self._admission, certificate
+            self.app, options, self._quotas, self._admission, certificate, recorded=recorded
         )
         self._registration = Registration(
             store, f"{paths.read_proxies}/{options.node_id}", self._describe()
@@ -142,6 +154,9 @@ class ReadProxy:
         await self.homes.start()
         if self._forwarder is not None:
             await self._forwarder.start()
+        if self._audit_by is not None and self._trail is not None:
+            await self._audit_by.start()
+            await self._trail.start()
         await self._server.start()
         await self._registration.start()
         self._is_serving = True
@@ -158,6 +173,9 @@ class ReadProxy:
             await self._forwarder.stop()
         await self._server.stop()
         await self._quotas.stop()
+        if self._audit_by is not None and self._trail is not None:
+            await self._trail.stop()
+            await self._audit_by.stop()
         if self._admission is not None:
             await self._admission.stop()
         await self.feeds.stop()
@@ -205,6 +223,7 @@ class ReadProxy:
             "security": None if self._security is None else self._security.statistics(),
             "admission": None if self._admission is None else self._admission.statistics(),
             "quotas": self._quotas.statistics(),
+            "audit": None if self._trail is None else self._trail.statistics(),
         }
 
     def begin_request(self) -> None:

@@ -17,10 +17,14 @@ from typing import Any, Final
 
 from duramen.runtime.admission.admission import open_admission
 from duramen.runtime.admission.quotas import Quotas
+from duramen.runtime.audit.recorded_admin import RecordedAdmin
+from duramen.runtime.audit.recorded_calls import RecordedCalls
+from duramen.runtime.audit.trail import open_trail
 from duramen.runtime.cluster_node import wait_own_cluster
 from duramen.runtime.http_client import PeerClient
 from duramen.runtime.identity.names import Role
 from duramen.runtime.members.observing import Observing
+from duramen.runtime.public.calls import Side
 from duramen.runtime.public.forwarding import make_forwarder
 from duramen.runtime.public.serving import complete_app, make_public_server
 from duramen.runtime.registry import Registration, Roster
@@ -42,6 +46,7 @@ from duramen_writeproxy.intake.budget import Budget
 from duramen_writeproxy.intake.encoder import Encoder
 from duramen_writeproxy.intake.stream_route import StreamRoute
 from duramen_writeproxy.lanes import Lanes
+from duramen_writeproxy.logs.audit_log import AuditLog
 from duramen_writeproxy.logs.catalog import CatalogQueries
 from duramen_writeproxy.logs.creation import AutoCreator, Creator
 from duramen_writeproxy.logs.fencing import FenceRoute
@@ -116,10 +121,17 @@ class WriteProxy:
             security=security, certificate=certificate,
         )  # fmt: skip
         self._admission = open_admission(options, store, security)
+        self._audit_log = AuditLog(self._names, self._creator, self._router, self._peers)
+        self._trail = None if security is None else open_trail(options, self._audit_log)
+        recorded = None if self._trail is None else RecordedCalls(self._trail, Side.WRITE)
+        if security is not None and self._trail is not None:
+            security.admin_records = RecordedAdmin(self._trail)
         complete_app(app, self._forwarder)
         self._cluster = Cluster(self._names, self._roster, self._peers)
         self._quotas = Quotas(options, store)
-        self._server = make_public_server(app, options, self._quotas, self._admission, certificate)
+        self._server = make_public_server(
+            app, options, self._quotas, self._admission, certificate, recorded=recorded
+        )
         self._registration: Registration | None = None
         self._is_started = False
         IN_FLIGHT_BYTES.set_function(lambda: self._budget.held_bytes)
@@ -150,6 +162,8 @@ class WriteProxy:
             self._observing.start()
         if self._forwarder is not None:
             await self._forwarder.start()
+        if self._trail is not None:
+            await self._trail.start()
         await self._server.start()
         options = self._options
         fields = {
@@ -177,6 +191,9 @@ class WriteProxy:
             await self._forwarder.stop()
         await self._server.stop()
         await self._quotas.stop()
+        if self._trail is not None:
+            await self._trail.stop()
+        self._audit_log.close()
         if self._admission is not None:
             await self._admission.stop()
         self._encoder.close()
@@ -214,6 +231,8 @@ class WriteProxy:
             "security": None if self._security is None else self._security.statistics(),
             "admission": None if self._admission is None else self._admission.statistics(),
             "quotas": self._quotas.statistics(),
+            "audit": None if self._trail is None else self._trail.statistics(),
+            "audit_lanes": self._audit_log.statistics(),
             "members": None if self._observing is None else self._observing.statistics(),
         }
 
@@ -229,7 +248,9 @@ class WriteProxy:
         # Where all sequencers are in one region, nobody asks where an append comes from.
         is_asked = len({node.get("region") for node in nodes}) > 1
         self._region = self._options.region if is_asked else None
-        self._lanes.keep_only({node["data_url"] for node in nodes if "data_url" in node})
+        urls = {node["data_url"] for node in nodes if "data_url" in node}
+        self._lanes.keep_only(urls)
+        self._audit_log.keep_only(urls)
 
     def _list_away(self) -> Collection[str]:
         return () if self._observing is None else self._observing.list_away()

@@ -36,6 +36,7 @@ from duramen.cli.programs.archive import archive_app
 from duramen.cli.programs.bench import bench_app
 from duramen.cli.programs.run import run
 from duramen.cli.read import read, tail
+from duramen.cli.rights.audit import audit_app
 from duramen.cli.rights.grants import grant_app
 from duramen.cli.rights.tokens import token_app
 from duramen.cli.shell.completion import make_completion
@@ -73,7 +74,7 @@ for repair_command in (repair_app, drain, rebalance, disruption, accept_loss):
 for live_command in (top, sql, apply, make_completion(app)):
     app.command(live_command)
 app.command(context_app)
-for rights_command in (grant_app, token_app):
+for rights_command in (grant_app, token_app, audit_app):
     app.command(rights_command)
 app.command(ca_app)
 app.command(access_app)

@@ -31,6 +31,9 @@ CLUSTER_NAME: Final = "local"
 REGION: Final = "local"
 HOST: Final = "127.0.0.1"
 BASE_PORT_DEFAULT: Final = 7100
+_RECORDING: Final = ("writeproxy", "readproxy")
+"""Where clients are known, audit records wait in a folder: docs/protocol/audit.md."""
+
 COUNT_MAX: Final = 49
 """Processes of one role: two ports each, one hundred ports per role."""
 
@@ -239,7 +242,7 @@ def plan_cluster(
         if role != "zookeeper":
             admin = settle(node_id, (last.admin or 0, first and first + 1))
         region, rack = size.place(index)
-        has_data = role in ("zookeeper", "bookie")
+        has_data = role in ("zookeeper", "bookie") or (is_secure and role in _RECORDING)
         plans.append(
             ProcessPlan(
                 role=role,

@@ -51,6 +51,8 @@ class ServiceOptions:
     `give_up_after_us` too, for logs that it cannot serve, and `is_balancing`, for when it is the
     auditor: docs/protocol/ownership.md. `is_gossiping` is not a read proxy's:
     docs/protocol/members.md.
+    `is_audit_required` is a proxy's: whether changes need room for their records,
+    docs/protocol/audit.md.
     `is_forwarding` is a proxy's: whether it sends on what the other kind of proxy answers, and
     `cors_origins`, of which origins pages may read its answers. `cold_store` is the URL of the
     archive, for read proxies and sequencers: docs/cold-store.md. `metadata_age_max_us` is a read
@@ -91,6 +93,7 @@ class ServiceOptions:
     is_gossiping: bool = True
     keeps_metadata_logs: bool = True
     is_forwarding: bool = True
+    is_audit_required: bool = False
     cors_origins: tuple[str, ...] = ()
     cold_store: str | None = None
     metadata_age_max_us: int = METADATA_AGE_MAX_US

@@ -185,6 +185,11 @@ def _check_security(parser: argparse.ArgumentParser, options: Mapping[str, Any])
         parser.error("give --public-tls-dir with --security on alone")
     if options.get("issuers") is not None and options["security"] != "on":
         parser.error("give --issuers with --security on alone: else nobody is asked who it is")
+    if options.get("is_audit_required"):
+        if options["security"] != "on":
+            parser.error("give --audit-require with --security on alone: else nothing is recorded")
+        if options["data_dir"] is None:
+            parser.error("give --data-dir with --audit-require: records wait there")
 
 
 def _parse_address(text: str) -> str:
@@ -223,6 +228,13 @@ def _add_proxy_options(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="whose web tokens are believed at the public port, for --security on (default: "
         "nobody's; API tokens and identities are)",
+    )
+    parser.add_argument(
+        "--audit-require",
+        dest="is_audit_required",
+        action="store_true",
+        help="refuse changes (audit_unavailable) while the audit log is away and no room is left "
+        "for their records in --data-dir (default: make them, and count the records that are lost)",
     )
     parser.add_argument(
         "--no-forwarding",

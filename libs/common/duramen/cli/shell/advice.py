@@ -66,6 +66,7 @@ ADVICE: Final[Mapping[str, str | Sequence[str]]] = {
     ),
     "mode_changing": "see duramen log show NAMESPACE/LOG for the ack_mode that it is to have",
     "not_appended": "append the same again: it is certainly not stored",
+    "audit_unavailable": "see why the audit log is away: duramen story duramen-system/audit",
     "condition_failed": "read what is there now, then decide anew",
     "fencing_token_mismatch": "another writer has taken over: stop this one",
     "producer_fenced": (

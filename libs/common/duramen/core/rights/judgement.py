@@ -16,6 +16,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from duramen.core.rights.grants import Grant, GrantScope, Principal, PrincipalKind
+from duramen.core.rights.system_namespace import (
+    SYSTEM_NAMESPACE,
+    list_observed_bits,
+    list_system_bits,
+)
 from duramen.core.rights.token_scopes import TokenScope
 from duramen.core.rights.verbs import GrantedRole, Verb, bits_of
 from duramen.errors import DuramenError
@@ -79,11 +84,15 @@ class _NamespaceRights:
 
 
 class Rights:
-    """What one caller may do, by one table: each rule is a scope and verbs as bits."""
+    """What one caller may do, by one table: each rule is a scope and verbs as bits.
 
-    __slots__ = ("_everywhere", "_namespaces")
+    Args:
+        system_bits: what its identity has in the system namespace, where no grant counts.
+    """
 
-    def __init__(self, rules: Iterable[tuple[GrantScope, int]]) -> None:
+    __slots__ = ("_everywhere", "_namespaces", "_system")
+
+    def __init__(self, rules: Iterable[tuple[GrantScope, int]], system_bits: int = 0) -> None:
         self._everywhere = 0
         inside: dict[str, list[tuple[GrantScope, int]]] = {}
         for scope, bits in rules:
@@ -91,11 +100,15 @@ class Rights:
                 self._everywhere |= bits
             else:
                 inside.setdefault(scope.namespace, []).append((scope, bits))
+        inside.pop(SYSTEM_NAMESPACE, None)
         self._namespaces = {name: _NamespaceRights(rules) for name, rules in inside.items()}
+        self._system = system_bits | list_observed_bits(self._everywhere)
 
     def judge(self, verb: Verb, namespace: str | None = None, log: str | None = None) -> bool:
         """Whether the caller may do this to the log, else to the namespace, else to the cluster."""
         assert log is None or namespace is not None, log
+        if namespace == SYSTEM_NAMESPACE:
+            return bool(self._system & verb.bit)
         if self._everywhere & verb.bit:
             return True
         if namespace is None or (inside := self._namespaces.get(namespace)) is None:
@@ -108,6 +121,8 @@ class Rights:
 
     def reaches(self, verb: Verb, namespace: str) -> bool:
         """Whether the caller may do this to anything in the namespace; of lists."""
+        if namespace == SYSTEM_NAMESPACE:
+            return bool(self._system & verb.bit)
         inside = self._namespaces.get(namespace)
         bits = self._everywhere if inside is None else self._everywhere | inside.anything
         return bool(bits & verb.bit)
@@ -122,6 +137,8 @@ class Rights:
         return self.holds((Verb.GRANT, *grant.role.verbs), grant.scope)
 
     def _held_on(self, scope: GrantScope) -> int:
+        if scope.namespace == SYSTEM_NAMESPACE:
+            return self._system
         if scope.namespace is None or (inside := self._namespaces.get(scope.namespace)) is None:
             return self._everywhere
         held = self._everywhere | inside.whole
@@ -142,7 +159,8 @@ class CertainRights(Rights):
         scopes: Iterable[TokenScope],
         unknown: DuramenError,
     ) -> None:
-        super().__init__(_list_certain(principals, scopes))
+        principals = tuple(principals)
+        super().__init__(_list_certain(principals, scopes), list_system_bits(principals))
         self._unknown = unknown
 
     def judge(self, verb: Verb, namespace: str | None = None, log: str | None = None) -> bool:
@@ -188,7 +206,8 @@ class GrantTable:
         rights = self._callers.get(key)
         if rights is None:
             granted = (each for one in principals for each in self._granted.get(one, ()))
-            rights = Rights((*_list_certain(principals, scopes), *granted))
+            rules = (*_list_certain(principals, scopes), *granted)
+            rights = Rights(rules, list_system_bits(principals))
             if len(self._callers) >= CALLERS_MAX:
                 del self._callers[next(iter(self._callers))]
             self._callers[key] = rights

@@ -12,7 +12,6 @@ docs/protocol/credentials.md "Who it is".
 from __future__ import annotations
 
 import datetime as dt
-import secrets
 from collections.abc import Collection
 from typing import Final
 
@@ -31,6 +30,7 @@ from duramen.runtime.admission.callers import (
 )
 from duramen.runtime.admission.early_answers import answer_early
 from duramen.runtime.admission.refusals import refuse_blindly, refuse_unknown, refuse_verb
+from duramen.runtime.audit.recorded_calls import RecordedCalls, draw_request_id
 from duramen.runtime.credentials.principals import CredentialRefusedError, NothingKnownError
 from duramen.runtime.identity.callers import TooManyHeadersError
 from duramen.runtime.public.calls import On
@@ -50,14 +50,20 @@ class PublicDoor:
 
     Args:
         of_anybody: paths that whoever asks is given.
+        recorded: what the audit log is told.
     """
 
     def __init__(
-        self, app: ASGIApp, admission: ClientAdmission, of_anybody: Collection[str]
+        self,
+        app: ASGIApp,
+        admission: ClientAdmission,
+        of_anybody: Collection[str],
+        recorded: RecordedCalls,
     ) -> None:
         self._app = app
         self._admission = admission
         self._of_anybody = frozenset(of_anybody)
+        self._recorded = recorded
         self._refusals = Refusals(_REFUSED)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -67,21 +73,25 @@ class PublicDoor:
             return
         try:
             call = await self._admit(scope)
+            recorded = self._recorded.begin(scope, call, send)
         except DuramenError as refusal:
             await answer_early(refusal, scope, receive, send)
             return
         found = call.found
         scope[CALL_KEY] = call
         scope[ROW_KEY] = None if found is None else found.row
-        if found is None or not found.row.lasts:
+        if found is None or recorded is None:
             await self._app(scope, receive, send)
             return
-        lasting = self._admission.lasting
-        lasting.add(call)
+        lasting = self._admission.lasting if found.row.lasts else None
+        if lasting is not None:
+            lasting.add(call)
         try:
-            await self._app(scope, receive, send)
+            await self._app(scope, receive, recorded)
         finally:
-            lasting.discard(call)
+            recorded.end()
+            if lasting is not None:
+                lasting.discard(call)
 
     async def _admit(self, scope: Scope) -> AdmittedCall:
         """The call, once it is known who makes it and that it may.
@@ -93,20 +103,23 @@ class PublicDoor:
         shown = _find_shown(scope)
         now = dt.datetime.now(dt.UTC)
         if found is not None and found.row.judged is On.CALL:
-            scope[REQUEST_KEY] = _draw_request_id()
+            scope[REQUEST_KEY] = draw_request_id()
         try:
             bearer = await self._admission.identify(shown, now)
         except TooManyHeadersError as error:
             self._tell("many", str(error), scope)
+            self._recorded.refuse(scope, found, None, 429)
             detail = "too many headers of one certificate"
             raise DuramenError(
                 "rate_limited", detail, field=IDENTITY_HEADER, retry_after_ms=_RETRY_AFTER_MS
             ) from None
         except NothingKnownError as error:
             self._tell("not_known_now", str(error), scope)
+            self._recorded.refuse(scope, found, None, 503)
             raise refuse_blindly() from None
         except CredentialRefusedError as error:
             self._tell("unauthenticated", str(error), scope)
+            self._recorded.refuse(scope, found, None, 401)
             raise refuse_unknown() from None
         call = AdmittedCall(bearer, shown, found, now.timestamp(), self._admission.find_rights)
         if found is not None:
@@ -118,15 +131,17 @@ class PublicDoor:
             may = _may(call.find_rights(), found)
         except DuramenError as error:
             self._tell("not_known_now", error.detail, scope)
+            self._recorded.refuse(scope, found, str(call.bearer.principal), 503)
             raise
         if not may:
             refusal = refuse_verb(found.row.verb, found.namespace, found.log)
             self._tell("forbidden", f"{call.bearer.principal}: {refusal.detail}", scope)
+            self._recorded.refuse(scope, found, str(call.bearer.principal), 403)
             raise refusal
 
     def _tell(self, kind: str, why: str, scope: Scope) -> None:
         """Tell of a refusal, which gets an id for that."""
-        request_id = scope.setdefault(REQUEST_KEY, _draw_request_id())
+        request_id = scope.setdefault(REQUEST_KEY, draw_request_id())
         now = dt.datetime.now(dt.UTC)
         self._refusals.tell(kind, f"({request_id}, {kind}) {why}", now)
 
@@ -151,7 +166,3 @@ def _find_shown(scope: Scope) -> ShownCredentials:
         elif name == b"duramen-identity":
             identities = (*identities, value.decode("latin-1"))
     return ShownCredentials(authorizations, identities)
-
-
-def _draw_request_id() -> str:
-    return secrets.token_hex(6)

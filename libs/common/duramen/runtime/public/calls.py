@@ -141,8 +141,11 @@ _OF_LOG: Final = (*_OF_NAMESPACE, "log_not_found", "log_deleted")
 _OF_READ: Final = (*_OF_LOG, "data_unavailable")
 _OF_CHANGE: Final = (
     *_OF_LOG, "log_held", "log_unavailable", "batch_too_large", "unsupported_media",
+    "audit_unavailable",
 )  # fmt: skip
-_OF_CONFIG: Final = ("unsupported_media", "batch_too_large", "log_unavailable")
+_OF_CONFIG: Final = (
+    "unsupported_media", "batch_too_large", "log_unavailable", "audit_unavailable",
+)  # fmt: skip
 _OF_RIGHTS: Final = (*_ANYWHERE, "log_unavailable")
 _PAGE: Final = ("prefix", "start_after", "limit")
 
@@ -299,7 +302,10 @@ CALLS: Final = (
         "rollLog", "POST", f"{LOG_PATH}:roll", Side.WRITE, Verb.ROLL,
         "Close the open segment and open the next one", "Soon. `epoch` null: none is open.",
         _given(202, "it is being closed", RolledAnswer),
-        (*_OF_LOG, "log_unavailable", "log_ended", "log_held", "unsupported_media"),
+        (
+            *_OF_LOG, "log_unavailable", "log_ended", "log_held", "unsupported_media",
+            "audit_unavailable",
+        ),
         fate=CallFate.REPEATABLE,
     ),
     PublicCall(

@@ -263,7 +263,7 @@ class Forwarder:
 
     def _make_clients(self) -> list[Client]:
         anchors = () if self._certificate is None else self._certificate.list_anchors()
-        return [_make_client(self._security, anchors) for _ in range(_CONNECTION_COUNT)]
+        return [make_peer_client(self._security, anchors) for _ in range(_CONNECTION_COUNT)]
 
     def _renew(self) -> None:
         """Trust what is trusted now; what is under way ends over the connections that it has."""
@@ -278,7 +278,7 @@ class Forwarder:
             return None
         receiver = self._security.peers.find(self._role, url)
         client = name_client(admitted.bearer)
-        if receiver is None or not _is_private(url):
+        if receiver is None or not is_private(url):
             # Its name cannot be an identity's, or others on the way could read who is named.
             return _Naming(None, client, None)
         return _Naming(receiver, client, self._security.name_client_to(receiver, client))
@@ -287,7 +287,7 @@ class Forwarder:
         """A peer does not know this process, or not the client yet: it was judged here just now."""
         assert self._security is not None, "somebody was named"
         assert naming.receiver is not None and naming.header is not None, "the peer was asked"
-        their_s = _read_date_s(answer.headers.get("date"))
+        their_s = read_date_s(answer.headers.get("date"))
         _LOG.warning("%s does not know whom it is asked by, or for", naming.receiver)
         their_time = None if their_s is None else str(their_s)
         self._security.reconsider(naming.receiver, naming.header, their_time, naming.client)
@@ -461,7 +461,12 @@ async def _close_after(clients: Sequence[Client], ends: Sequence[asyncio.Future[
     await asyncio.gather(*map(close_client, clients))
 
 
-def _make_client(security: ProcessSecurity | None, anchors: Sequence[bytes]) -> Client:
+def make_peer_client(security: ProcessSecurity | None, anchors: Sequence[bytes]) -> Client:
+    """A client of peers' public ports.
+
+    Args:
+        anchors: what is trusted beside the cluster's.
+    """
     builder = (
         ClientBuilder()
         .http2_prior_knowledge()
@@ -566,7 +571,7 @@ def _pass_headers(headers: Any) -> list[tuple[str, str]]:
     return [(n, v) for n, v in pairs if n not in left_out]
 
 
-def _is_private(url: str) -> bool:
+def is_private(url: str) -> bool:
     """Whether nobody on the way reads what is sent there."""
     return url.startswith(SECURE_SCHEME) or is_here(urlsplit(url).hostname or "")
 
@@ -577,7 +582,7 @@ def _list_named(naming: _Naming | None) -> list[tuple[str, str]]:
     return [(IDENTITY_HEADER, naming.header)]
 
 
-def _read_date_s(text: str | None) -> int | None:
+def read_date_s(text: str | None) -> int | None:
     """The time of a header `Date`, in seconds since 1970."""
     try:
         return None if text is None else int(parsedate_to_datetime(text).timestamp())

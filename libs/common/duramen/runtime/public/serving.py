@@ -25,6 +25,7 @@ from duramen.runtime.admission.call_rows import guard_route
 from duramen.runtime.admission.public_door import PublicDoor
 from duramen.runtime.admission.quota_door import QuotaDoor
 from duramen.runtime.admission.quotas import Quotas
+from duramen.runtime.audit.recorded_calls import RecordedCalls
 from duramen.runtime.edge.cross_origin import allow_origins
 from duramen.runtime.edge.document_page import DOCS_PATH, make_page_endpoint
 from duramen.runtime.edge.embedded_server import ServerLimits
@@ -99,6 +100,8 @@ def make_public_server(
     quotas: Quotas,
     admission: ClientAdmission | None = None,
     certificate: PublicCertificate | None = None,
+    *,
+    recorded: RecordedCalls | None = None,
 ) -> PublicServer:
     """The server of a complete application, for the pages and names that its options allow.
 
@@ -106,11 +109,13 @@ def make_public_server(
         quotas: what its callers may have of it.
         admission: None: nobody is asked who calls.
         certificate: None: HTTP in clear.
+        recorded: what the audit log is told; there exactly where somebody is asked who calls.
     """
+    assert (admission is None) == (recorded is None), "who is known is recorded"
     of_anybody = (*DOCUMENT_PATHS, DOCS_PATH)
     inner: ASGIApp = QuotaDoor(app, quotas)
-    if admission is not None:
-        inner = PublicDoor(inner, admission, of_anybody)
+    if admission is not None and recorded is not None:
+        inner = PublicDoor(inner, admission, of_anybody, recorded)
     return PublicServer(
         options.host,
         options.data_port,

@@ -25,7 +25,7 @@ from duramen.runtime.edge.gated import refuse_request
 from duramen.runtime.identity.certificates import CertificateRefusedError
 from duramen.runtime.identity.names import Identity
 from duramen.runtime.rights.route_verbs import list_verbs
-from duramen.runtime.security.process_security import ProcessSecurity
+from duramen.runtime.security.process_security import ProcessSecurity, RecordedSend
 from duramen.runtime.security.refusals import Refusals
 from duramen.runtime.security.shown_certificate import SHOWN, ShownCertificate
 
@@ -65,27 +65,51 @@ class AdminDoor:
         if scope["type"] != "http":
             raise ValueError(f"an admin port has no {scope['type']!r}")
         try:
-            self._admit(scope)
+            recorded = self._admit(scope, send)
         except DuramenError as refusal:
             challenge = _CHALLENGE if refusal.code == "unauthenticated" else ()
             return refuse_request(refusal, receive, send, challenge)
-        return self._app(scope, receive, send)
+        if recorded is None:
+            return self._app(scope, receive, send)
+        return self._serve_recorded(scope, receive, recorded)
 
-    def _admit(self, scope: Any) -> None:
+    async def _serve_recorded(self, scope: Any, receive: Any, recorded: RecordedSend) -> None:
+        try:
+            await self._app(scope, receive, recorded)
+        finally:
+            recorded.end()
+
+    def _admit(self, scope: Any, send: Any) -> RecordedSend | None:
         """See that the request is of anybody, or that its sender may make it.
+
+        Gives what the answer goes by, where somebody records what it changes.
 
         Raises:
             DuramenError: `unauthenticated`, `forbidden`, `metadata_unavailable`.
         """
-        is_route, verb = self._find_verb(scope)
-        if is_route and verb is None:
-            return
+        route, verb = self._find_verb(scope)
+        if route is not None and verb is None:
+            return None
         now = dt.datetime.now(dt.UTC)
-        identity = self._identify(scope, now)
-        # Of what is not there the application says so, to whoever is somebody.
-        if verb is not None and not self._may(identity, verb):
-            self._refusals.tell("verb", f"{identity} may not {verb}: {scope['path'][:200]!r}", now)
-            raise DuramenError("forbidden", f"{verb} on the cluster: you may not")
+        records = self._security.admin_records
+        who = None
+        try:
+            identity = self._identify(scope, now)
+            who = f"service:{identity.role.value}/{identity.name}"
+            # Of what is not there the application says so, to whoever is somebody.
+            if verb is not None and not self._may(identity, verb):
+                self._refusals.tell(
+                    "verb", f"{identity} may not {verb}: {scope['path'][:200]!r}", now
+                )
+                raise DuramenError("forbidden", f"{verb} on the cluster: you may not")
+        except DuramenError as refusal:
+            if records is not None:
+                word = None if verb is None else verb.value
+                records.refuse(scope, who, word, refusal.kind.status)
+            raise
+        if records is None or verb is not Verb.OPERATE:
+            return None
+        return records.begin(scope, who, f"{scope['method']} {route}", send)
 
     def _identify(self, scope: Any, now: dt.datetime) -> Identity:
         shown = scope.get("state", {}).get(SHOWN)
@@ -102,13 +126,13 @@ class AdminDoor:
             "unauthenticated", "this needs a certificate of the cluster, shown when connecting"
         )
 
-    def _find_verb(self, scope: Any) -> tuple[bool, Verb | None]:
-        """Whether a route takes the request, and its verb; None: it is of anybody."""
+    def _find_verb(self, scope: Any) -> tuple[str | None, Verb | None]:
+        """The path of the route that takes the request, and its verb; None: it is of anybody."""
         # A HEAD is the GET without its body, and the application makes one of it.
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
         asked = {**scope, "method": method}
         for route, verbs in self._verbs:
             match, _ = route.matches(asked)
             if match is Match.FULL:
-                return True, verbs[method]
-        return False, None
+                return route.path, verbs[method]
+        return None, None

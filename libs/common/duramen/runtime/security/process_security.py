@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import datetime as dt
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from cryptography.hazmat.primitives.serialization import Encoding
 from pyreqwest.client import Client, ClientBuilder
@@ -49,6 +49,27 @@ _TIME_DIGITS: Final = 12
 _ROLE_OF: Final = {"/b/": Role.BOOKIE, "/s/": Role.SEQUENCER}
 
 
+class RecordedSend(Protocol):
+    """ASGI's `send` of a call that is recorded."""
+
+    def __call__(self, message: Any) -> Awaitable[None]:
+        """Send on, and see what came of the call."""
+
+    def end(self) -> None:
+        """Nothing more is sent."""
+
+
+class AdminRecords(Protocol):
+    """Who keeps what an admin port does: `runtime.audit.recorded_admin`."""
+
+    def refuse(self, scope: Any, who: str | None, verb: str | None, status: int) -> None:
+        """A call was not let in."""
+
+    def begin(self, scope: Any, who: str, route: str, send: Any) -> RecordedSend:
+        """A call that changes something was let in."""
+        ...
+
+
 class ProcessSecurity:
     """What a process does with its identity.
 
@@ -56,6 +77,7 @@ class ProcessSecurity:
         identity: who it is.
         peers: who is reached where.
         rights: what identities may do to the cluster.
+        admin_records: of whoever keeps them, as proxies do; None: nobody does.
 
     Args:
         held: as `read_expected` gave it.
@@ -66,6 +88,7 @@ class ProcessSecurity:
         self.identity = held.identity
         self.peers = PeerNames(held.identity.domain)
         self.rights = ProcessRights()
+        self.admin_records: AdminRecords | None = None
         self._watched = WatchedIdentity(folder, held, self._on_change, fail)
         self._callers = Callers(held.identity, held.bundle)
         self._clients = Callers(held.identity, held.bundle, bound_public_port(held.identity.role))
