@@ -30,6 +30,7 @@ from duramen.runtime.admission.callers import (
     AdmittedCall,
     ShownCredentials,
 )
+from duramen.runtime.admission.counted_calls import CountedCall, describe_target
 from duramen.runtime.admission.refusals import refuse_blindly, refuse_unknown, refuse_verb
 from duramen.runtime.credentials.principals import CredentialRefusedError, NothingKnownError
 from duramen.runtime.edge.coded_bodies import drop_rest
@@ -37,6 +38,7 @@ from duramen.runtime.identity.callers import TooManyHeadersError
 from duramen.runtime.public.calls import On
 from duramen.runtime.security.door import IDENTITY_HEADER
 from duramen.runtime.security.refusals import Refusals
+from duramen.runtime.turning.tally import RefusalTally, WouldBeRefused
 
 REQUEST_HEADER: Final = REQUEST_KEY.encode()
 
@@ -54,13 +56,19 @@ class PublicDoor:
 
     Args:
         of_anybody: paths that whoever asks is given.
+        tally: counts whom it would refuse, and everybody is served; None: it refuses them.
     """
 
     def __init__(
-        self, app: ASGIApp, admission: ClientAdmission, of_anybody: Collection[str]
+        self,
+        app: ASGIApp,
+        admission: ClientAdmission,
+        of_anybody: Collection[str],
+        tally: RefusalTally | None = None,
     ) -> None:
         self._app = app
         self._admission = admission
+        self._tally = tally
         self._of_anybody = frozenset(of_anybody)
         self._refusals = Refusals(_REFUSED)
 
@@ -72,7 +80,11 @@ class PublicDoor:
         try:
             call = await self._admit(scope)
         except DuramenError as refusal:
-            await self._answer(refusal, scope, receive, send)
+            if self._tally is None:
+                await self._answer(refusal, scope, receive, send)
+            else:
+                # Nobody is known, as with `none`; what is wrong with a name the route says.
+                await self._app(scope, receive, send)
             return
         found = call.found
         scope[CALL_KEY] = call
@@ -101,35 +113,58 @@ class PublicDoor:
         try:
             bearer = await self._admission.identify(shown, now)
         except TooManyHeadersError as error:
-            self._tell("many", str(error), scope)
+            self._tell("many", str(error), scope, found)
             detail = "too many headers of one certificate"
             raise DuramenError(
                 "rate_limited", detail, field=IDENTITY_HEADER, retry_after_ms=_RETRY_AFTER_MS
             ) from None
         except NothingKnownError as error:
-            self._tell("not_known_now", str(error), scope)
+            self._tell("not_known_now", str(error), scope, found)
             raise refuse_blindly() from None
         except CredentialRefusedError as error:
-            self._tell("unauthenticated", str(error), scope)
+            self._tell("unauthenticated", str(error), scope, found)
             raise refuse_unknown() from None
-        call = AdmittedCall(bearer, shown, found, now.timestamp(), self._admission.find_rights)
+        find_rights = self._admission.find_rights
+        call: AdmittedCall
+        if self._tally is None:
+            call = AdmittedCall(bearer, shown, found, now.timestamp(), find_rights)
+        else:
+            counted = CountedCall(bearer, shown, found, now.timestamp(), find_rights)
+            counted.count_by(self._tally)
+            call = counted
         if found is not None:
             self._judge(found, call, scope)
         return call
 
     def _judge(self, found: FoundRow, call: AdmittedCall, scope: Scope) -> None:
+        who = str(call.bearer.principal)
         try:
-            may = _may(call.find_rights(), found)
+            may = _may(self._admission.find_rights(call.bearer), found)
         except DuramenError as error:
-            self._tell("not_known_now", error.detail, scope)
-            raise
+            self._tell("not_known_now", error.detail, scope, found, who)
+            if self._tally is None:
+                raise
+            return
         if not may:
             refusal = refuse_verb(found.row.verb, found.namespace, found.log)
-            self._tell("forbidden", f"{call.bearer.principal}: {refusal.detail}", scope)
-            raise refusal
+            self._tell("forbidden", f"{who}: {refusal.detail}", scope, found, who)
+            if self._tally is None:
+                raise refusal
 
-    def _tell(self, kind: str, why: str, scope: Scope) -> None:
-        """Tell of a refusal, which gets an id for that."""
+    def _tell(
+        self, kind: str, why: str, scope: Scope, found: FoundRow | None, who: str | None = None
+    ) -> None:
+        """Tell of a refusal, which gets an id for that, or of what would be one.
+
+        Args:
+            who: None: nobody is known.
+        """
+        if self._tally is not None:
+            who = who or str((scope.get("client") or ("?",))[0])
+            verb = "other" if found is None else found.row.verb.value
+            target = describe_target(found)
+            self._tally.note(WouldBeRefused("public", who, verb, kind, why, target))
+            return
         request_id = scope.setdefault(REQUEST_KEY, _draw_request_id())
         now = dt.datetime.now(dt.UTC)
         self._refusals.tell(kind, f"({request_id}, {kind}) {why}", now)

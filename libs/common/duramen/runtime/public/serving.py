@@ -104,7 +104,7 @@ def make_public_server(
         certificate: None: HTTP in clear.
     """
     of_anybody = (*DOCUMENT_PATHS, DOCS_PATH)
-    inner = app if admission is None else PublicDoor(app, admission, of_anybody)
+    inner = app if admission is None else PublicDoor(app, admission, of_anybody, admission.tally)
     return PublicServer(
         options.host,
         options.data_port,
@@ -112,6 +112,7 @@ def make_public_server(
         options.make_gate(options.cors_origins),
         limits=ServerLimits(connection_count=options.connection_count),
         certificate=certificate,
+        tls_port=options.tls_data_port,
         on_replaced=None if admission is None else admission.lasting.begin_leaving,
     )
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
@@ -28,9 +28,13 @@ from duramen.runtime.rights.route_verbs import list_verbs
 from duramen.runtime.security.process_security import ProcessSecurity
 from duramen.runtime.security.refusals import Refusals
 from duramen.runtime.security.shown_certificate import SHOWN, ShownCertificate
+from duramen.runtime.turning.tally import WouldBeRefused
 
 _CHALLENGE: Final = ((b"www-authenticate", b"TLS-Certificate"),)
 """No scheme is registered for it, and a 401 has to name one (RFC 9110, 11.6.1)."""
+
+_NOT_KNOWN_NOW: Final = "not_known_now"
+"""The one kind that refuses nobody."""
 
 Judge = Callable[[Identity, Verb], bool]
 """Whether an identity may do this to the cluster; raises DuramenError where that is not known."""
@@ -41,7 +45,7 @@ class AdminDoor:
 
     Args:
         app: each of its routes has a verb, or is of anybody.
-        security: by which certificates are judged.
+        security: by which certificates are judged; with a tally it counts whom it would refuse.
         may: judges.
 
     Raises:
@@ -80,27 +84,41 @@ class AdminDoor:
         is_route, verb = self._find_verb(scope)
         if is_route and verb is None:
             return
-        now = dt.datetime.now(dt.UTC)
-        identity = self._identify(scope, now)
-        # Of what is not there the application says so, to whoever is somebody.
-        if verb is not None and not self._may(identity, verb):
-            self._refusals.tell("verb", f"{identity} may not {verb}: {scope['path'][:200]!r}", now)
-            raise DuramenError("forbidden", f"{verb} on the cluster: you may not")
+        try:
+            self._judge(verb, scope)
+        except _NotAdmittedError as error:
+            if self._security.tally is None:
+                if error.kind != _NOT_KNOWN_NOW:
+                    self._refusals.tell(error.kind, error.why, dt.datetime.now(dt.UTC))
+                raise error.refusal from None
+            self._security.tally.note(
+                WouldBeRefused(
+                    "admin", error.who, verb or "other", error.kind, error.why, scope["path"]
+                )
+            )
 
-    def _identify(self, scope: Any, now: dt.datetime) -> Identity:
+    def _judge(self, verb: Verb | None, scope: Any) -> None:
+        identity = self._identify(scope)
+        if verb is None:
+            return  # Of what is not there the application says so, to whoever is somebody.
+        why = f"{identity} may not {verb}: {scope['path'][:200]!r}"
+        try:
+            may = self._may(identity, verb)
+        except DuramenError as error:
+            raise _NotAdmittedError(error, _NOT_KNOWN_NOW, error.detail, str(identity)) from None
+        if not may:
+            refusal = DuramenError("forbidden", f"{verb} on the cluster: you may not")
+            raise _NotAdmittedError(refusal, "verb", why, str(identity))
+
+    def _identify(self, scope: Any) -> Identity:
         shown = scope.get("state", {}).get(SHOWN)
         if not isinstance(shown, ShownCertificate):
-            self._refuse_unknown("no certificate was shown", now)
+            raise _refuse_unknown("no certificate was shown", scope)
+        now = dt.datetime.now(dt.UTC)
         try:
             return shown.judge(self._security.bundle, self._security.identity.domain, now)
         except CertificateRefusedError as error:
-            self._refuse_unknown(f"its certificate {error}", now)
-
-    def _refuse_unknown(self, why: str, now: dt.datetime) -> NoReturn:
-        self._refusals.tell("unknown", f"admin port: {why}", now)
-        raise DuramenError(
-            "unauthenticated", "this needs a certificate of the cluster, shown when connecting"
-        )
+            raise _refuse_unknown(f"its certificate {error}", scope) from None
 
     def _find_verb(self, scope: Any) -> tuple[bool, Verb | None]:
         """Whether a route takes the request, and its verb; None: it is of anybody."""
@@ -112,3 +130,22 @@ class AdminDoor:
             if match is Match.FULL:
                 return True, verbs[method]
         return False, None
+
+
+class _NotAdmittedError(Exception):
+    """A request is refused, or would be."""
+
+    def __init__(self, refusal: DuramenError, kind: str, why: str, who: str) -> None:
+        super().__init__(why)
+        self.refusal = refusal
+        self.kind = kind
+        self.why = why
+        self.who = who
+
+
+def _refuse_unknown(why: str, scope: Any) -> _NotAdmittedError:
+    refusal = DuramenError(
+        "unauthenticated", "this needs a certificate of the cluster, shown when connecting"
+    )
+    who = str((scope.get("client") or ("?",))[0])
+    return _NotAdmittedError(refusal, "unknown", f"admin port: {why}", who)
