@@ -214,9 +214,10 @@ class _BodyServer(abc.ABC):
 
     async def start(self) -> None:
         """Listen; returns once connections are accepted."""
-        await self._embedded.start()
         if self._beside is not None:
+            # First: who finds the plain port alone would take it, and be counted.
             await self._beside.start()
+        await self._embedded.start()
 
     async def stop(self) -> None:
         """Stop listening and end the open requests."""
@@ -439,9 +440,10 @@ class PublicServer:
 
     async def start(self) -> None:
         """Listen; returns once connections are accepted."""
-        await self._embedded.start()
         if self._beside is not None:
+            # First: who finds the plain port alone would take it, and be counted.
             await self._beside.start()
+        await self._embedded.start()
         if self._certificate is not None:
             self._certificate.start()
 
