@@ -24,8 +24,9 @@ from duramen.runtime.turning.addresses import list_urls
 from duramen.runtime.turning.fitting import FitCheck
 from duramen.runtime.turning.tally import ROW_COUNT_MAX, RefusalTally, WouldBeRefused
 from duramen.wire.metadata_json import encode_node
+from tests.unit.callers import BUNDLE, RECEIVER
 from tests.unit.identities import DOMAIN, NOW
-from tests.unit.test_data_port_door import BUNDLE, PATHS, RECEIVER, name_to
+from tests.unit.test_data_port_door import PATHS, name_to
 
 FROM: Final = "10.0.0.9"
 
