@@ -107,9 +107,9 @@ async def open_tree(store: ZooKeeperStore) -> int:
     opened_count, waiting = 0, [_TOP]
     while waiting:
         batch, waiting = waiting[:_AT_ONCE_COUNT], waiting[_AT_ONCE_COUNT:]
-        for is_opened, below in await asyncio.gather(*[_open(store, path) for path in batch]):
+        for is_opened, children in await asyncio.gather(*[_open(store, path) for path in batch]):
             opened_count += is_opened
-            waiting += below
+            waiting += children
     return opened_count
 
 
