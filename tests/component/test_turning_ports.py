@@ -77,9 +77,9 @@ class Node:
         return 200, "text/plain", str(caller).encode()
 
     def _stream(
-        self, path: str, _body: bytes, send: Callable[[bytes], Awaitable[None]]
+        self, path: str, body: bytes, send: Callable[[bytes], Awaitable[None]]
     ) -> Awaitable[None] | None:
-        return send(b"piece") if path == "/b/lac" else None
+        return send(b"piece") if path == "/b/lac" and not body else None
 
 
 def test_a_call_goes_by_tls_where_there_is_some_and_by_the_plain_port_else(tmp_path: Path) -> None:

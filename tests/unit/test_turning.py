@@ -13,22 +13,28 @@ from typing import Any, Final
 
 import pytest
 
-from duramen.runtime.identity.callers import Callers
+from duramen.runtime.identity.callers import Callers, OwnHeaders
 from duramen.runtime.identity.names import Role, make_identity
 from duramen.runtime.role import ServiceOptions, StartRefusedError
 from duramen.runtime.security.door import Door
 from duramen.runtime.security.peers import PeerNames, PeerPlace
+from duramen.runtime.security.permitted_roles import BOOKIE_PATHS, SEQUENCER_PATHS
 from duramen.runtime.service import parse_options
 from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
 from duramen.runtime.turning.addresses import list_urls
 from duramen.runtime.turning.fitting import FitCheck
 from duramen.runtime.turning.tally import ROW_COUNT_MAX, RefusalTally, WouldBeRefused
 from duramen.wire.metadata_json import encode_node
-from tests.unit.callers import BUNDLE, RECEIVER
+from tests.unit.callers import BUNDLE, RECEIVER, hold
 from tests.unit.identities import DOMAIN, NOW
-from tests.unit.test_data_port_door import PATHS, name_to
+from tests.waiting import wait_for
 
 FROM: Final = "10.0.0.9"
+PATHS: Final = {**BOOKIE_PATHS, **SEQUENCER_PATHS}
+
+
+def name_to_receiver(role: Role) -> str:
+    return OwnHeaders(hold(make_identity(DOMAIN, role, "node-0"))).give(RECEIVER, NOW)
 
 
 def find(tally: RefusalTally) -> list[tuple[str, str, str, str, int]]:
@@ -39,7 +45,7 @@ def find(tally: RefusalTally) -> list[tuple[str, str, str, str, int]]:
 def test_a_data_port_lets_everybody_in_and_counts_whom_it_would_refuse() -> None:
     tally = RefusalTally()
     door = Door(Callers(RECEIVER, BUNDLE), PATHS, tally)
-    may, may_not = name_to(RECEIVER, Role.SEQUENCER), name_to(RECEIVER, Role.WRITEPROXY)
+    may, may_not = name_to_receiver(Role.SEQUENCER), name_to_receiver(Role.WRITEPROXY)
     caller = door.admit("/b/add", [may], NOW, FROM)
     assert caller is not None and caller.role is Role.SEQUENCER
     assert find(tally) == []
@@ -193,13 +199,17 @@ def test_what_is_no_node_of_ours_keeps_nobody_from_its_start_nor_does_ones_forme
     asyncio.run(scenario())
 
 
-def test_who_was_killed_is_waited_for_until_its_session_ends() -> None:
+def test_who_was_killed_is_waited_for_until_its_session_ends(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+
     async def scenario() -> None:
         started = Started("none", session_s=30.0)
         await started.start()
         path = await started.register("on", "n-1")
         waiting = asyncio.create_task(started.check.wait_fitting())
-        await asyncio.sleep(0)
+        await wait_for(lambda: waiting.done() or "waiting for n-1 to go" in caplog.text)
         assert not waiting.done()
         await started.other.delete(path, version=0)
         async with asyncio.timeout(10):
