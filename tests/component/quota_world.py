@@ -16,12 +16,10 @@ from duramen.runtime.admission.admission import ClientAdmission
 from duramen.runtime.admission.public_door import PublicDoor
 from duramen.runtime.admission.quota_door import QuotaDoor
 from duramen.runtime.admission.quotas import Quotas
-from duramen.runtime.audit.recorded_calls import RecordedCalls
-from duramen.runtime.public.calls import Side
 from duramen.runtime.role import ServiceOptions
 from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
 from duramen.wire.metadata_json import Paths, encode_node
-from tests.component.audit_world import AuditLogTwin, make_trail
+from tests.component.audit_world import record_nowhere
 from tests.component.door_world import DOCUMENTS
 
 PATHS: Final = Paths("c")
@@ -64,8 +62,7 @@ class Limited:
         self.read_bytes = 0
         door: Any = QuotaDoor(self._serve, self.quotas)
         if admission is not None:
-            trail = make_trail(AuditLogTwin(), "writeproxy/wp-0")
-            door = PublicDoor(door, admission, DOCUMENTS, RecordedCalls(trail, Side.WRITE))
+            door = PublicDoor(door, admission, DOCUMENTS, record_nowhere())
         self._door = door
 
     async def _serve(self, _scope: Any, receive: Any, send: Any) -> None:

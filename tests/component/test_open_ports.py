@@ -35,6 +35,15 @@ def test_an_address_that_others_reach_needs_a_word(role: str, host: str) -> None
     start(role, host, "--accept-anybody")
 
 
+def test_who_only_counts_refusals_needs_the_word_too() -> None:
+    turning = ("--security", "migrate", "--tls-dir", "t", "--tls-admin-port", "7212")
+    turning += ("--tls-data-port", "7211")
+    with pytest.raises(StartRefusedError, match=r"security migrate .* say --accept-anybody"):
+        start("sequencer", "10.1.2.3", *turning)
+    with pytest.raises(StartRefusedError, match="t/tls.key is missing"):
+        start("sequencer", "10.1.2.3", *turning, "--accept-anybody")
+
+
 @pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost", "a.localhost"])
 def test_loopback_needs_none(role: str, host: str) -> None:

@@ -89,7 +89,7 @@ OF_FOLDERS = (
             "show",
         )
     ),
-    *("access apply", "access check", "access token"),
+    *("access apply", "access check", "access open", "access token"),
 )
 """Ask nobody: `tests/component/test_identity_folder.py` has what they do."""
 

@@ -50,7 +50,7 @@ def open_door() -> Door:
 
 def refuse(door: Door, path: str, headers: list[str], now: dt.datetime = NOW) -> NotAdmittedError:
     with pytest.raises(NotAdmittedError) as caught:
-        door.admit(path, headers, now)
+        door.admit(path, headers, now, "::1")
     return caught.value
 
 
@@ -59,7 +59,8 @@ def refuse(door: Door, path: str, headers: list[str], now: dt.datetime = NOW) ->
 def test_each_role_is_let_in_where_the_table_has_it_and_nowhere_else(path: str, role: Role) -> None:
     header = name_to(RECEIVER, role)
     if role in MAY.get(path, set()):
-        assert open_door().admit(path, [header], NOW).role is role
+        caller = open_door().admit(path, [header], NOW, "::1")
+        assert caller is not None and caller.role is role
     else:
         assert refuse(open_door(), path, [header]).refusal.code == "forbidden"
 
@@ -87,7 +88,8 @@ def test_nobody_is_let_in_without_one_header_that_means_this_node() -> None:
         refused = refuse(door, "/b/read", headers)
         assert refused.refusal.code == "unauthenticated"
         assert dict(refused.headers) == {"www-authenticate": "Duramen-Identity"}
-    assert door.admit("/b/read", [good], NOW).name == "node-0"
+    caller = door.admit("/b/read", [good], NOW, "::1")
+    assert caller is not None and caller.name == "node-0"
 
 
 def test_who_is_late_learns_the_time_and_nobody_else_does() -> None:
@@ -100,7 +102,7 @@ def test_who_makes_header_after_header_is_told_to_wait() -> None:
     door, held = open_door(), OwnHeaders(hold())
     for second in range(FIRST_COUNT_PER_LEAF):
         header = held.give(RECEIVER, after(second / 1e3))
-        door.admit("/b/read", [header], NOW)
+        door.admit("/b/read", [header], NOW, "::1")
         assert held.forget(RECEIVER, header)
     refused = refuse(door, "/b/read", [held.give(RECEIVER, NOW)])
     assert refused.refusal.code == "rate_limited"

@@ -39,6 +39,7 @@ from duramen.runtime.role import ServiceOptions, StartRefusedError
 from duramen.runtime.security.permitted_roles import BOOKIE_PATHS
 from duramen.runtime.security.process_security import ProcessSecurity, domain_of
 from duramen.runtime.stores.metadata_store import MetadataError, MetadataStore, Rejected
+from duramen.runtime.turning.fitting import FitCheck
 from duramen.wire.bookie_calls import ReadRange
 from duramen.wire.disk.checkpoint_format import CheckpointFormatError
 from duramen.wire.disk.entry_log_format import EntryLogFormatError
@@ -143,6 +144,8 @@ class BookieService:
         self._is_store_opened = True
         own = domain_of(self._security)
         await self._insist(lambda: wait_own_cluster(self._store, self._paths, own))
+        fitting = FitCheck(self._store, options)
+        await fitting.wait_fitting()
         self._cookie = cookie = await self._establish(directories)
         if self._security is not None:
             self._security.rights.follow(self._store, self._paths)
@@ -184,6 +187,7 @@ class BookieService:
             self._store, f"{self._paths.available}/{options.node_id}", self._node_fields()
         )
         await self._registration.start()
+        await fitting.check_registered()
         if storage.core.is_doubtful and not storage.core.is_doubt_bounded:
             await self._insist(self._bound_doubt)
         self._is_ready = True
@@ -374,7 +378,7 @@ class BookieService:
             options.data_port,
             plane.handle,
             gate=options.make_gate(),
-            guard=make_guard(self._security, BOOKIE_PATHS),
+            guard=make_guard(self._security, BOOKIE_PATHS, options.tls_data_port),
             limits=ServerLimits(connection_count=options.connection_count),
         )
         show_server(server.statistics)
@@ -425,6 +429,7 @@ class BookieService:
             "incarnation": self._cookie.incarnation,
             "data_url": self.data_url,
             "admin_url": self._options.admin_url(),
+            **self._options.tls_urls(),
             "state": self._space.state,
             "free_bytes": self._space.free_bytes,
             "draining": not node.duty.takes_new_ledgers,

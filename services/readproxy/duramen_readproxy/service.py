@@ -44,6 +44,7 @@ from duramen.runtime.role import ServiceOptions
 from duramen.runtime.security.process_security import ProcessSecurity, domain_of, learn_role
 from duramen.runtime.security.public_certificate import open_public_certificate
 from duramen.runtime.stores.metadata_store import MetadataStore, SessionState
+from duramen.runtime.turning.fitting import FitCheck
 from duramen.wire.metadata_json import Paths
 from duramen_readproxy.following.encodings import SharedEncodings
 from duramen_readproxy.following.feed import Feeds
@@ -150,6 +151,8 @@ class ReadProxy:
             self._security.rights.follow(self._store, paths)
         if self._admission is not None:
             await self._admission.start()
+        fitting = FitCheck(self._store, self._options)
+        await fitting.wait_fitting()
         await self._bookies.start()
         await self.homes.start()
         if self._forwarder is not None:
@@ -159,6 +162,7 @@ class ReadProxy:
             await self._trail.start()
         await self._server.start()
         await self._registration.start()
+        await fitting.check_registered()
         self._is_serving = True
 
     async def stop(self) -> None:
@@ -240,6 +244,7 @@ class ReadProxy:
         return {
             "data_url": options.data_url(self._server.port),
             "admin_url": options.admin_url(),
+            **options.tls_urls(),
             "region": options.region,
             "rack": options.rack,
         }

@@ -32,6 +32,7 @@ from duramen.runtime.stores.metadata_store import (
     Set,
     create_parents,
 )
+from duramen.runtime.turning.tally import RefusalTally, WouldBeRefused
 from duramen.texts import check_log_name, check_namespace
 from duramen.wire.metadata_json import (
     MetadataJsonError,
@@ -71,6 +72,7 @@ class Control:
     Args:
         others: operations of other parts, by name.
         check_config: raises DuramenError for a configuration that cannot work on this cluster.
+        tally: counts who would be refused for his role, and is served; None: he is refused.
     """
 
     def __init__(
@@ -79,7 +81,10 @@ class Control:
         paths: Paths,
         others: Mapping[str, Operation],
         check_config: CheckConfig = take_any_config,
+        *,
+        tally: RefusalTally | None = None,
     ) -> None:
+        self._tally = tally
         self._check_config = check_config
         self._store = store
         self._paths = paths
@@ -123,7 +128,11 @@ class Control:
                 "forbidden", f"{name}: nobody is known here until the cluster has --security on"
             )
         if caller is not None and caller.role not in find_control_roles(name):
-            raise DuramenError("forbidden", f"a {caller.role} may not ask for {name}")
+            refusal = DuramenError("forbidden", f"a {caller.role} may not ask for {name}")
+            if self._tally is None:
+                raise refusal
+            who, why = str(caller), refusal.detail
+            self._tally.note(WouldBeRefused("data", who, "/s/control", "role", why, name))
         try:
             return await operation(request)
         except MetadataError as error:

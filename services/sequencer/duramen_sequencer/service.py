@@ -46,6 +46,7 @@ from duramen.runtime.sequencer.process import make_context
 from duramen.runtime.sequencer.surveyor import Surveyor
 from duramen.runtime.stores.metadata_store import MetadataStore, Rejected, SessionState
 from duramen.runtime.stores.service_store import make_service_store
+from duramen.runtime.turning.fitting import FitCheck
 from duramen.units import MIB
 from duramen.wire.member_calls import PATH as MEMBERS_PATH
 from duramen.wire.metadata_json import MetadataJsonError, Paths
@@ -138,7 +139,8 @@ class SequencerService:
             **self._repair.by_name,
             "members": self._describe_members,
         }
-        self._control = Control(store, self._paths, operations, check_config)
+        tally = None if security is None else security.tally
+        self._control = Control(store, self._paths, operations, check_config, tally=tally)
         self._frames = AppendFrames(self.host)
         self._server = self._make_server()
         self._registration = registration = self._make_registration()
@@ -165,11 +167,14 @@ class SequencerService:
             raise StartRefusedError(f"ZooKeeper holds something else: {error}") from error
         if self._security is not None:
             self._security.rights.follow(self._store, self._paths)
+        fitting = FitCheck(self._store, self._options)
+        await fitting.wait_fitting()
         self._store.on_session(self._on_session)
         await self._surveyor.start()
         await self._maintenance.start()
         await self._server.start()
         await self._registration.start()
+        await fitting.check_registered()
         await self._sequencers.start()
         if self._gossiping is not None:
             self._gossiping.start()
@@ -259,6 +264,7 @@ class SequencerService:
         fields = {
             "data_url": options.data_url(),
             "admin_url": options.admin_url(),
+            **options.tls_urls(),
             "region": options.region,
             "rack": options.rack,
             "weight": options.weight,
@@ -299,6 +305,7 @@ class SequencerService:
         fields = {
             "sequencer": options.node_id,
             "admin_url": options.admin_url(),
+            **options.tls_urls(),
         }
 
         def on_leadership(is_held: bool) -> None:
@@ -316,7 +323,7 @@ class SequencerService:
             self._on_call,
             self._frames.on_call,
             gate=options.make_gate(),
-            guard=make_guard(self._security, SEQUENCER_PATHS),
+            guard=make_guard(self._security, SEQUENCER_PATHS, options.tls_data_port),
             limits=ServerLimits(connection_count=options.connection_count),
         )
 

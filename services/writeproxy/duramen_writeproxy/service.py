@@ -32,6 +32,7 @@ from duramen.runtime.role import ServiceOptions
 from duramen.runtime.security.process_security import ProcessSecurity, domain_of, learn_role
 from duramen.runtime.security.public_certificate import open_public_certificate
 from duramen.runtime.stores.metadata_store import MetadataStore
+from duramen.runtime.turning.fitting import FitCheck
 from duramen.wire.metadata_json import Paths
 from duramen_writeproxy.append_route import AppendRoute
 from duramen_writeproxy.appends import Appender
@@ -40,6 +41,7 @@ from duramen_writeproxy.cluster.maintenance import add_maintenance_routes
 from duramen_writeproxy.cluster.placement import add_placement_routes
 from duramen_writeproxy.cluster.repair import AuditorCalls, add_repair_routes
 from duramen_writeproxy.cluster.routes import add_cluster_routes
+from duramen_writeproxy.cluster.security import SecurityReport, add_security_routes
 from duramen_writeproxy.cluster.sequencers import Cluster
 from duramen_writeproxy.elsewhere import Elsewhere
 from duramen_writeproxy.intake.budget import Budget
@@ -148,6 +150,7 @@ class WriteProxy:
         add_placement_routes(app, self._names, self._creator)
         add_repair_routes(app, AuditorCalls(self._store, self._paths, self._cluster))
         add_journal_routes(app, JournalCalls(self._store, self._paths, self._security))
+        add_security_routes(app, SecurityReport(self._store, self._paths, self._security))
 
     async def start(self) -> None:
         """Serve; waits for ZooKeeper for as long as it takes."""
@@ -156,6 +159,8 @@ class WriteProxy:
             self._security.rights.follow(self._store, self._paths)
         if self._admission is not None:
             await self._admission.start()
+        fitting = FitCheck(self._store, self._options)
+        await fitting.wait_fitting()
         await self._roster.start()
         await self._elsewhere.start()
         if self._observing is not None:
@@ -169,12 +174,14 @@ class WriteProxy:
         fields = {
             "data_url": options.data_url(self.port),
             "admin_url": options.admin_url(),
+            **options.tls_urls(),
             "region": options.region,
             "rack": options.rack,
         }
         path = f"{self._paths.write_proxies}/{options.node_id}"
         self._registration = Registration(self._store, path, fields)
         await self._registration.start()
+        await fitting.check_registered()
         self._is_started = True
 
     async def stop(self) -> None:

@@ -23,6 +23,7 @@ from duramen.cli.cluster.ownership import balance, hand_over, owners, story, wei
 from duramen.cli.cluster.placement import placement_app
 from duramen.cli.cluster.rebuild import rebuild
 from duramen.cli.cluster.repair import accept_loss, disruption, drain, rebalance, repair_app
+from duramen.cli.cluster.security import security_app
 from duramen.cli.cluster.verify import verify
 from duramen.cli.context.commands import context_app
 from duramen.cli.declare.apply import apply
@@ -78,6 +79,7 @@ for rights_command in (grant_app, token_app, audit_app):
     app.command(rights_command)
 app.command(ca_app)
 app.command(access_app)
+app.command(security_app)
 app.command(archive_app)
 app.command(bench_app)
 unfold_help(app)

@@ -49,6 +49,7 @@ from duramen.runtime.metadata_log.records import MetadataRecords
 from duramen.runtime.metadata_log.segment_nodes import SegmentNodes
 from duramen.runtime.security.process_security import ProcessSecurity
 from duramen.runtime.stores.metadata_store import MetadataStore
+from duramen.runtime.turning.addresses import TLS_DATA_URL, find_tls_url
 from duramen.wire.bookie_calls import ReadRange, ServiceClass
 from duramen.wire.entry import read_entry_info
 from duramen.wire.metadata_json import Paths, read_any_segment, read_log, read_node
@@ -235,10 +236,11 @@ class LogVerifier:
         """Where a member serves; None: nowhere. Whose incarnation it is, the bookie says itself."""
         if member not in self._sources:
             found = await self._store.get(f"{self._paths.available}/{member.bookie}")
-            url = None if found is None else read_node(found.data).get("data_url")
+            fields = {} if found is None else read_node(found.data)
+            url, tls_url = fields.get("data_url"), find_tls_url(fields, TLS_DATA_URL)
             self._sources[member] = Source(member, url) if isinstance(url, str) else None
             if self._security is not None and isinstance(url, str):
-                self._security.peers.hear(Role.BOOKIE, member.bookie, url)
+                self._security.peers.hear(Role.BOOKIE, member.bookie, url, tls_url)
         return self._sources[member]
 
     # --- Bookies ---------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from duramen.runtime.edge.document_page import (
 from duramen.runtime.edge.negotiation import Negotiation
 from duramen.runtime.rights.route_verbs import OF_ANYBODY, list_verbs, needs
 from duramen.runtime.role import RoleService, ServiceOptions
+from duramen.runtime.turning.tally import RefusalTally, WouldRefuseAnswer
 
 _DOCUMENT_PATH = "/openapi.json"
 _PROBLEM = "application/problem+json"
@@ -50,12 +51,16 @@ class Statistics(BaseModel):
 
 
 def make_admin_app(
-    service: RoleService, options: ServiceOptions, stop: Callable[[], None]
+    service: RoleService,
+    options: ServiceOptions,
+    stop: Callable[[], None],
+    tally: RefusalTally | None = None,
 ) -> FastAPI:
     """Build the admin application around a service.
 
     Args:
         stop: begins the clean stop of the process and returns at once.
+        tally: what the process would refuse; None: it refuses, or asks nobody.
 
     Raises:
         StartRefusedError: a route of the service has no verb.
@@ -94,6 +99,12 @@ def make_admin_app(
     async def drain_and_stop() -> Health:
         stop()
         return Health(status="stopping")
+
+    @app.get("/v1/security/would-refuse", **needs(Verb.OBSERVE))
+    async def get_would_refuse() -> WouldRefuseAnswer:
+        if tally is None:
+            return WouldRefuseAnswer(security=options.security, rows=None, forgotten=0)
+        return tally.describe(options.security)
 
     service.add_admin_routes(app)
     list_verbs(app)

@@ -2,14 +2,15 @@
 
 To peers that speak TLS a process shows its certificate, and names itself by header in each call;
 after its identity was renewed new calls take new connections, and the old ones end with their last
-call.
+call. While a cluster turns security on, a peer that is not reached by TLS is called in plain text.
 
 Translates the library's exceptions once, at this border, into three: `Unreachable` (no connection
 was made, nothing was processed), `NoAnswer` (sent, or perhaps sent, and not answered in time) and,
 of those, `Overloaded` (refused with the promise that nothing was done, and with advice when to ask
 again). Everything above decides what these mean for safety.
 Source: docs/benchmarks.md "What shaped the design", R1, docs/protocol/wire.md "Overload",
-docs/protocol/identity.md "The caller's header".
+docs/protocol/identity.md "The caller's header", docs/protocol/turning-on.md "Which way a call
+takes".
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Final
@@ -29,7 +30,7 @@ from pyreqwest.response import BaseResponse
 
 from duramen.limits import FRAME_BYTES_MAX
 from duramen.runtime.identity.names import Identity
-from duramen.runtime.security.peers import SECURE_SCHEME, NotKnownError
+from duramen.runtime.security.peers import NotKnownError, Way
 from duramen.units import MIB, MS, SECOND
 from duramen.wire.frame import IDENTITY_HEADER, RETRY_AFTER_HEADER, TIME_HEADER
 
@@ -196,27 +197,33 @@ class PeerClient:
         Raises:
             As `call`, also between pieces.
         """
-        receiver, deadline = self._find_receiver(url), _Deadline(timeout_us)
+        ways, deadline = self._list_ways(url), _Deadline(timeout_us)
+        missed: PeerError | None = None
         connections = self._take()
         try:
-            for is_last in (receiver is None, True):
-                header = self._name_to(receiver)
-                builder = _add_header(connections.client.post(url), header).body_bytes(body)
-                builder = builder.timeout(deadline.left()).streamed_read_buffer_limit(0)
-                async with builder.build_streamed() as response:
-                    if not is_last and self._is_to_repeat(response, receiver, header):
-                        continue
-                    if response.status != 200:
-                        raise _refusal(response, url)
-                    while True:
-                        with KeptCancellation():
-                            piece = await response.body_reader.read_chunk()
-                        if piece is None:
-                            return
-                        if len(piece):
-                            yield bytes(piece)
-        except PyreqwestError as error:
-            raise translate(error, url) from error
+            for number, (at, receiver) in enumerate(ways, 1):
+                try:
+                    for is_last in (receiver is None, True):
+                        header = self._name_to(receiver)
+                        builder = _add_header(connections.client.post(at), header).body_bytes(body)
+                        builder = builder.timeout(deadline.left()).streamed_read_buffer_limit(0)
+                        async with builder.build_streamed() as response:
+                            if not is_last and self._is_to_repeat(response, receiver, header):
+                                continue
+                            self._note_missed(ways, missed)
+                            if response.status != 200:
+                                raise _refusal(response, at)
+                            while True:
+                                with KeptCancellation():
+                                    piece = await response.body_reader.read_chunk()
+                                if piece is None:
+                                    return
+                                if len(piece):
+                                    yield bytes(piece)
+                except PyreqwestError as error:
+                    missed = translate(error, at)
+                    if number == len(ways) or not isinstance(missed, UnreachableError):
+                        raise missed from error
         finally:
             self._give_back(connections)
 
@@ -249,25 +256,54 @@ class PeerClient:
         media: tuple[tuple[str, str], ...] = (),
     ) -> tuple[BaseResponse, bytes]:
         """The answer; one that does not know who calls is asked once more."""
-        receiver, deadline = self._find_receiver(url), _Deadline(timeout_us)
+        ways, deadline = self._list_ways(url), _Deadline(timeout_us)
+
+        def make(client: Client, at: str) -> RequestBuilder:
+            builder = client.request(method, at)
+            for name, value in media:
+                builder = builder.header(name, value)
+            return builder.body_bytes(body)
+
+        missed: PeerError | None = None
         connections = self._take()
         try:
-            for is_last in (receiver is None, True):
-                header = self._name_to(receiver)
-                builder = _add_header(connections.client.request(method, url), header)
-                for name, value in media:
-                    builder = builder.header(name, value)
-                request = builder.body_bytes(body).timeout(deadline.left()).build()
-                with KeptCancellation():
-                    response = await request.send()
-                    answer = bytes(await response.bytes())
-                if is_last or not self._is_to_repeat(response, receiver, header):
-                    return response, answer
-            raise AssertionError("the last answer is given")
-        except PyreqwestError as error:
-            raise translate(error, url) from error
+            for number, way in enumerate(ways, 1):
+                try:
+                    found = await self._send_by(connections.client, way, make, deadline)
+                except PyreqwestError as error:
+                    missed = translate(error, way.url)
+                    if number == len(ways) or not isinstance(missed, UnreachableError):
+                        raise missed from error
+                else:
+                    self._note_missed(ways, missed)
+                    return found
+            raise AssertionError("the last way has an end")
         finally:
             self._give_back(connections)
+
+    async def _send_by(
+        self,
+        client: Client,
+        way: Way,
+        make: Callable[[Client, str], RequestBuilder],
+        deadline: _Deadline,
+    ) -> tuple[BaseResponse, bytes]:
+        url, receiver = way
+        for is_last in (receiver is None, True):
+            header = self._name_to(receiver)
+            builder = _add_header(make(client, url), header)
+            request = builder.timeout(deadline.left()).build()
+            with KeptCancellation():
+                response = await request.send()
+                answer = bytes(await response.bytes())
+            if is_last or not self._is_to_repeat(response, receiver, header):
+                return response, answer
+        raise AssertionError("the last answer is given")
+
+    def _note_missed(self, ways: tuple[Way, ...], missed: PeerError | None) -> None:
+        """Somebody answered; the way before, by TLS, did not lead there."""
+        if missed is not None and self._security is not None:
+            self._security.note_unreached(ways[0].url, str(missed))
 
     def _name_to(self, receiver: Identity | None) -> str | None:
         """The header for a receiver; None: it asks nobody who calls."""
@@ -275,16 +311,16 @@ class PeerClient:
             return None
         return self._security.name_to(receiver)
 
-    def _find_receiver(self, url: str) -> Identity | None:
-        """To whom this process names itself; None: the peer asks nobody who calls.
+    def _list_ways(self, url: str) -> tuple[Way, ...]:
+        """How a peer is called, the best way first.
 
         Raises:
             UnreachableError: it is not known who is there.
         """
-        if self._security is None or not url.startswith(SECURE_SCHEME):
-            return None
+        if self._security is None:
+            return (Way(url, None),)
         try:
-            return self._security.find_receiver(url)
+            return self._security.list_ways(url)
         except NotKnownError as error:
             raise UnreachableError(str(error)) from None
 

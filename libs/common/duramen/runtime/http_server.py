@@ -94,15 +94,21 @@ class StreamHandler(Protocol):
 
 
 class Guard(NamedTuple):
-    """What a data port asks for: `permitted` says which roles may call each path."""
+    """What a data port asks for: `permitted` says which roles may call each path.
+
+    `tls_port`: the port speaks plain text, and that one beside it TLS; None: the port speaks TLS.
+    """
 
     security: ProcessSecurity
     permitted: Mapping[str, Roles]
+    tls_port: int | None = None
 
 
-def make_guard(security: ProcessSecurity | None, permitted: Mapping[str, Roles]) -> Guard | None:
+def make_guard(
+    security: ProcessSecurity | None, permitted: Mapping[str, Roles], tls_port: int | None = None
+) -> Guard | None:
     """The guard of a process's data port; None: it has no identity, and asks nobody for one."""
-    return None if security is None else Guard(security, permitted)
+    return None if security is None else Guard(security, permitted, tls_port)
 
 
 class BodyTooLargeError(ValueError):
@@ -193,10 +199,17 @@ class _BodyServer(abc.ABC):
         self._door = None if guard is None else guard.security.open_door(guard.permitted)
         self._connection_count_max = fit_connections(limits.connection_count)
         self._room = BodyRoom(limits.bodies_bytes, limits.bodies_waiting_count)
+        is_pair = guard is not None and guard.tls_port is not None
         self._embedded = EmbeddedServer(
             host, port, Interfaces.RSGI, self._on_request, limits,
-            certificates=None if guard is None else guard.security,
+            certificates=None if guard is None or is_pair else guard.security,
         )  # fmt: skip
+        self._beside: EmbeddedServer | None = None
+        if guard is not None and guard.tls_port is not None:
+            self._beside = EmbeddedServer(
+                host, guard.tls_port, Interfaces.RSGI, self._on_request, limits,
+                certificates=guard.security,
+            )  # fmt: skip
         self.request_count = 0
 
     @property
@@ -206,15 +219,22 @@ class _BodyServer(abc.ABC):
 
     async def start(self) -> None:
         """Listen; returns once connections are accepted."""
+        if self._beside is not None:
+            # First: who finds the plain port alone would take it, and be counted.
+            await self._beside.start()
         await self._embedded.start()
 
     async def stop(self) -> None:
         """Stop listening and end the open requests."""
-        await self._embedded.stop()
+        both = (self._embedded,) if self._beside is None else (self._embedded, self._beside)
+        await asyncio.gather(*(one.stop() for one in both))
 
     def statistics(self) -> dict[str, int | None]:
         """Requests, bodies and connections (None where the system does not tell)."""
         accepted, waiting = count_connections(self.port) or (None, None)
+        beside = None if self._beside is None else count_connections(self._beside.port)
+        if accepted is not None and waiting is not None and beside is not None:
+            accepted, waiting = accepted + beside[0], waiting + beside[1]
         return {
             "requests": self.request_count,
             **self._room.statistics(),
@@ -285,9 +305,10 @@ class _BodyServer(abc.ABC):
             self._room.leave(size_bytes)
 
     @staticmethod
-    def _admit(door: Door, scope: Any) -> Identity:
+    def _admit(door: Door, scope: Any) -> Identity | None:
         now = dt.datetime.now(dt.UTC)
-        return door.admit(scope.path, scope.headers.get_all(IDENTITY_HEADER), now)
+        address = scope.client.rpartition(":")[0]
+        return door.admit(scope.path, scope.headers.get_all(IDENTITY_HEADER), now, address)
 
     @abc.abstractmethod
     def _answer(
@@ -388,7 +409,11 @@ def _send(protocol: Any, answer: Answer) -> None:
 
 
 class PublicServer:
-    """ASGI server (FastAPI) for public REST: HTTP/1.1 and HTTP/2 on one port, in clear or TLS."""
+    """ASGI server (FastAPI) for public REST: HTTP/1.1 and HTTP/2 on one port, in clear or TLS.
+
+    Args:
+        tls_port: the port speaks plain text, and that one beside it TLS, by the certificate.
+    """
 
     def __init__(
         self,
@@ -399,12 +424,17 @@ class PublicServer:
         *,
         limits: ServerLimits = PUBLIC_LIMITS,
         certificate: PublicCertificate | None = None,
+        tls_port: int | None = None,
         on_replaced: Callable[[], None] | None = None,
     ) -> None:
-        gated = GatedApp(app, gate, find_bodies)
+        framed = ClearFraming(GatedApp(app, gate, find_bodies))
         self._certificate = certificate
         self._embedded = EmbeddedServer(
-            host, port, Interfaces.ASGINL, ClearFraming(gated), limits,
+            host, port, Interfaces.ASGINL, framed, limits,
+            certificates=certificate if tls_port is None else None, on_replaced=on_replaced,
+        )  # fmt: skip
+        self._beside = None if tls_port is None else EmbeddedServer(
+            host, tls_port, Interfaces.ASGINL, framed, limits,
             certificates=certificate, on_replaced=on_replaced,
         )  # fmt: skip
 
@@ -415,13 +445,17 @@ class PublicServer:
 
     async def start(self) -> None:
         """Listen; returns once connections are accepted."""
+        if self._beside is not None:
+            # First: who finds the plain port alone would take it, and be counted.
+            await self._beside.start()
         await self._embedded.start()
         if self._certificate is not None:
             self._certificate.start()
 
     async def stop(self) -> None:
         """Stop listening and end the open requests."""
-        await self._embedded.stop()
+        both = (self._embedded,) if self._beside is None else (self._embedded, self._beside)
+        await asyncio.gather(*(one.stop() for one in both))
         if self._certificate is not None:
             await self._certificate.stop()
 
@@ -434,8 +468,8 @@ class AdminServer:
     """ASGI server (FastAPI) for probes, metrics and administration: uvicorn, HTTP/1.1.
 
     Args:
-        security: it speaks TLS, and lets in whose identity may do what a route does; None: it
-            answers anybody, in plain text.
+        security: it lets in whose identity may do what a route does; None: it answers anybody.
+        has_tls: whether it speaks TLS, where it has an identity.
     """
 
     def __init__(
@@ -447,6 +481,7 @@ class AdminServer:
         *,
         connections: AdminConnections | None = None,
         security: ProcessSecurity | None = None,
+        has_tls: bool = True,
     ) -> None:
         behind = app if security is None else AdminDoor(app, security, security.rights.may)
         gated = GatedApp(behind, gate, lambda _path: Bodies.JSON)
@@ -464,7 +499,7 @@ class AdminServer:
         self._config.load()
         self._server = _QuietUvicorn(self._config)
         self._context: ssl.SSLContext | None = None
-        if security is not None:
+        if security is not None and has_tls:
             self._renew(security)
             security.on_change(lambda: self._renew(security))
         self._listener = AdminListener(

@@ -40,9 +40,11 @@ class ServiceOptions:
     Those from `data_dir` to `first_journal_file_bytes` are for bookies: docs/bookie.md. `advertise`
     is HOST:PORT under which others reach the data port, where it is not the one listened on; others
     reach the administration under the same host. `public_names` are further names that it is called
-    by, as behind an ingress: ADR 0025. `accepts_anybody` is for a node without an identity: whether
+    by, as behind an ingress: ADR 0025. `accepts_anybody` is for a node that refuses nobody: whether
     it may listen where others reach it. `tls_dir` holds the identity, and `public_tls_dir` the
     certificate of a proxy's public port: docs/protocol/identity.md.
+    `tls_data_port` and `tls_admin_port` are where it listens with TLS beside its plain ports, while
+    the cluster turns security on: docs/protocol/turning-on.md.
     `issuers` is a proxy's: who may say who its clients are, docs/protocol/credentials.md.
     `weight`
     is a sequencer's: its share of the logs, relative to the others'. `audit_interval_us` and
@@ -76,6 +78,8 @@ class ServiceOptions:
     accepts_anybody: bool = False
     tls_dir: Path | None = None
     public_tls_dir: Path | None = None
+    tls_data_port: int | None = None
+    tls_admin_port: int | None = None
     issuers: Path | None = None
     journal_dir: Path | None = None
     ledger_dirs: tuple[Path, ...] = ()
@@ -111,12 +115,27 @@ class ServiceOptions:
         listening = f"{self.host}:{self.data_port if port is None else port}"
         is_inside = self.role in ("bookie", "sequencer")
         folder = self.tls_dir if is_inside else self.public_tls_dir
-        return f"{'http' if folder is None else 'https'}://{self.advertise or listening}"
+        is_plain = folder is None or self.is_turning
+        return f"{'http' if is_plain else 'https'}://{self.advertise or listening}"
 
     def admin_url(self) -> str:
         """Where others reach the administration: the host of the data plane, and our own port."""
-        host = self.advertise.rpartition(":")[0] if self.advertise else self.host
-        return f"{'http' if self.tls_dir is None else 'https'}://{host}:{self.admin_port}"
+        is_plain = self.tls_dir is None or self.is_turning
+        return f"{'http' if is_plain else 'https'}://{self._find_host()}:{self.admin_port}"
+
+    @property
+    def is_turning(self) -> bool:
+        """Whether it answers in plain text and by TLS, and refuses nobody for who he is."""
+        return self.security == "migrate"
+
+    def tls_urls(self) -> dict[str, str]:
+        """Where others reach its ports with TLS beside the plain ones, as it is registered."""
+        ports = {"tls_data_url": self.tls_data_port, "tls_admin_url": self.tls_admin_port}
+        host = self._find_host()
+        return {name: f"https://{host}:{port}" for name, port in ports.items() if port is not None}
+
+    def _find_host(self) -> str:
+        return self.advertise.rpartition(":")[0] if self.advertise else self.host
 
     def make_gate(self, origins: Iterable[str] = ()) -> Gate:
         """Whom a port answers; pages of `origins` only where that is the public port."""

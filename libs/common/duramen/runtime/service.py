@@ -151,45 +151,71 @@ def parse_options(
 def _add_security_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--security",
-        choices=["on", "none"],
+        choices=["on", "migrate", "none"],
         default="on",
         help="on, the default: this node has an identity, in --tls-dir, and asks its callers for "
-        "theirs; none: whoever reaches its ports may do everything",
+        "theirs; migrate: it has one, listens with TLS and without, and counts whom it would "
+        "refuse; none: whoever reaches its ports may do everything",
     )
     parser.add_argument(
         "--tls-dir",
         metavar="DIR",
         type=Path,
-        help="the folder of this node's identity (`duramen ca issue` makes one), for --security on",
+        help="the folder of this node's identity (`duramen ca issue` makes one), for --security on "
+        "and migrate",
     )
     parser.add_argument(
         "--accept-anybody",
         dest="accepts_anybody",
         action="store_true",
-        help="with --security none: listen on other addresses than those of loopback, too, though "
-        "whoever reaches a port may do everything",
+        help="with --security none or migrate: listen on other addresses than those of loopback, "
+        "too, though whoever reaches a port may do everything",
     )
+    for kind in ("data", "admin"):
+        parser.add_argument(
+            f"--tls-{kind}-port",
+            type=int,
+            help=f"where it listens with TLS beside --{kind}-port, for --security migrate",
+        )
 
 
 def _check_security(parser: argparse.ArgumentParser, options: Mapping[str, Any]) -> None:
-    if options["security"] == "on" and options["accepts_anybody"]:
+    security = options["security"]
+    if security == "on" and options["accepts_anybody"]:
         parser.error("give --accept-anybody without --security on: that one asks who calls")
-    if options["security"] == "on" and options["tls_dir"] is None:
+    if security != "none" and options["tls_dir"] is None:
         parser.error(
             "give --tls-dir with the folder of this node's identity (`duramen ca issue` makes "
             "one), or --security none, with which whoever reaches its ports may do everything"
         )
-    if options["security"] == "none" and options["tls_dir"] is not None:
-        parser.error("give --tls-dir with --security on alone")
-    if options["security"] == "none" and options.get("public_tls_dir") is not None:
-        parser.error("give --public-tls-dir with --security on alone")
-    if options.get("issuers") is not None and options["security"] != "on":
-        parser.error("give --issuers with --security on alone: else nobody is asked who it is")
+    if security == "none":
+        _refuse_identity(parser, options)
+    is_turning = security == "migrate"
+    if is_turning != (options["tls_admin_port"] is not None):
+        parser.error("give --tls-admin-port with --security migrate, and with it alone")
+    # A public port without a certificate stays plain; inside, the identity is the certificate.
+    has_pair = is_turning and options.get("public_tls_dir", True) is not None
+    if has_pair != (options["tls_data_port"] is not None):
+        parser.error(
+            "give --tls-data-port with --security migrate (of a proxy, where it has "
+            "--public-tls-dir), and with it alone"
+        )
     if options.get("is_audit_required"):
-        if options["security"] != "on":
-            parser.error("give --audit-require with --security on alone: else nothing is recorded")
+        if security != "on":
+            parser.error("give --audit-require with --security on alone: else all is not recorded")
         if options["data_dir"] is None:
             parser.error("give --data-dir with --audit-require: records wait there")
+
+
+def _refuse_identity(parser: argparse.ArgumentParser, options: Mapping[str, Any]) -> None:
+    if options["tls_dir"] is not None:
+        parser.error("give --tls-dir with --security on or migrate alone")
+    if options.get("public_tls_dir") is not None:
+        parser.error("give --public-tls-dir with --security on or migrate alone")
+    if options.get("issuers") is not None:
+        parser.error(
+            "give --issuers with --security on or migrate alone: else nobody is asked who it is"
+        )
 
 
 def _parse_address(text: str) -> str:
@@ -514,17 +540,28 @@ class _ServiceFrame:
 
     async def _serve(self, security: ProcessSecurity | None) -> None:
         service = self._make(self._options, self._fail, security)
-        app = make_admin_app(service, self._options, self._stopping.set)
+        tally = None if security is None else security.tally
+        app = make_admin_app(service, self._options, self._stopping.set, tally)
         options = self._options
-        admin = AdminServer(
-            options.host,
-            options.admin_port,
-            app,
-            options.make_gate(),
-            connections=AdminConnections(options.admin_connection_count_per_peer),
-            security=security,
-        )
-        await admin.start()
+        if options.is_turning:
+            _LOG.warning("--security migrate: nobody is refused, what would be is counted")
+        connections = AdminConnections(options.admin_connection_count_per_peer)
+        ports = [(options.admin_port, not options.is_turning)]
+        if options.tls_admin_port is not None:
+            ports.append((options.tls_admin_port, True))
+        admins = [
+            AdminServer(
+                options.host,
+                port,
+                app,
+                options.make_gate(),
+                connections=connections,
+                security=security,
+                has_tls=has_tls,
+            )
+            for port, has_tls in ports
+        ]
+        await asyncio.gather(*(admin.start() for admin in admins))
         try:
             start = asyncio.create_task(service.start())
             start.add_done_callback(take_failure)
@@ -539,7 +576,7 @@ class _ServiceFrame:
             await stop
         finally:
             await service.stop()
-            await admin.stop()
+            await asyncio.gather(*(admin.stop() for admin in admins))
 
     def _on_loop_fault(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """A task or a callback ended with what nobody took: what it was to do is not done."""

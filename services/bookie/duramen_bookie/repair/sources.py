@@ -15,6 +15,7 @@ from typing import Final
 from duramen.runtime.identity.names import Role
 from duramen.runtime.security.process_security import ProcessSecurity
 from duramen.runtime.stores.metadata_store import MetadataError, MetadataStore
+from duramen.runtime.turning.addresses import TLS_DATA_URL, find_tls_url
 from duramen.units import SECOND
 from duramen.wire.metadata_json import MetadataJsonError, Paths, read_node
 from duramen.wire.repair_calls import Source
@@ -38,11 +39,12 @@ class RegisteredSources:
         try:
             async with asyncio.timeout(_LOOK_US / SECOND):
                 found = await self._store.get(f"{self._paths.available}/{named.member.bookie}")
-            url = None if found is None else read_node(found.data).get("data_url")
+            fields = {} if found is None else read_node(found.data)
         except (MetadataError, MetadataJsonError, TimeoutError):
             return None
+        url, tls_url = fields.get("data_url"), find_tls_url(fields, TLS_DATA_URL)
         if not isinstance(url, str) or named.data_url not in ("", url):
             return None
         if self._security is not None:
-            self._security.peers.hear(Role.BOOKIE, named.member.bookie, url)
+            self._security.peers.hear(Role.BOOKIE, named.member.bookie, url, tls_url)
         return named._replace(data_url=url)

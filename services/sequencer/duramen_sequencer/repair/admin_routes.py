@@ -26,6 +26,7 @@ from duramen.runtime.public.repair_answers import (
 from duramen.runtime.rest import parse_object, read_body
 from duramen.runtime.rights.route_verbs import needs
 from duramen.runtime.stores.metadata_store import MetadataError
+from duramen.runtime.turning.addresses import TLS_ADMIN_URL, find_tls_url
 from duramen.units import KIB
 from duramen.wire.metadata_json import MetadataJsonError
 from duramen_sequencer.repair.operations import Answer, NotAuditorError, RepairOperations
@@ -106,5 +107,8 @@ async def _read(model: type[AnswerT], work: Awaitable[Answer]) -> AnswerT:
 async def _redirect(request: Request, error: Exception) -> Response:
     assert isinstance(error, NotAuditorError), error
     query = f"?{request.url.query}" if request.url.query else ""
-    location = f"{error.holder.get('admin_url', '')}{request.url.path}{query}"
+    # Who came by TLS goes on by TLS, where the auditor has both.
+    tls_url = find_tls_url(error.holder, TLS_ADMIN_URL) if request.url.scheme == "https" else None
+    base = tls_url or error.holder.get("admin_url", "")
+    location = f"{base}{request.url.path}{query}"
     return Response(status_code=307, headers={"Location": location})

@@ -10,7 +10,8 @@ Called by `service` (admin port). Source: docs/protocol/placement.md "Places and
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from fastapi import FastAPI
 
@@ -45,42 +46,42 @@ class JournalCalls:
             DuramenError: `metadata_unavailable`: who is there is not known.
         """
         try:
-            urls = await self._find()
+            nodes = await self._find()
         except MetadataError as error:
             raise DuramenError("metadata_unavailable", f"ZooKeeper: {error}") from error
         room = asyncio.Semaphore(_IN_FLIGHT_MAX)
         calls = AdminPortCalls(self._security)
 
-        async def ask(name: str, url: str) -> BookieJournalAnswer | None:
+        async def ask(name: str, node: Mapping[str, Any]) -> BookieJournalAnswer | None:
             async with room:
-                return await _ask(calls, name, url)
+                return await _ask(calls, name, node)
 
         try:
-            answers = await asyncio.gather(*(ask(name, url) for name, url in urls.items()))
+            answers = await asyncio.gather(*(ask(name, node) for name, node in nodes.items()))
         finally:
             await calls.close()
-        found = list(zip(urls, answers, strict=True))
+        found = list(zip(nodes, answers, strict=True))
         return JournalsAnswer(
             journals=[journal for _, journal in found if journal],
             silent=[name for name, journal in found if not journal],
         )
 
-    async def _find(self) -> dict[str, str]:
-        """Bookie → admin URL, by id; a node that cannot be read is as silent as its bookie."""
-        urls = {}
+    async def _find(self) -> dict[str, Mapping[str, Any]]:
+        """Bookie → its fields, by id; a node that cannot be read is as silent as its bookie."""
+        nodes: dict[str, Mapping[str, Any]] = {}
         for name in sorted(await self._store.children(self._parent) or ()):
             try:
                 node = await self._store.get(f"{self._parent}/{name}")
             except Rejected:
-                urls[name] = ""
+                nodes[name] = {}
                 continue
             if node is None:
                 continue  # It went between the two reads.
             try:
-                urls[name] = str(read_node(node.data).get("admin_url", ""))
+                nodes[name] = read_node(node.data)
             except MetadataJsonError:
-                urls[name] = ""
-        return urls
+                nodes[name] = {}
+        return nodes
 
 
 def add_journal_routes(app: FastAPI, journals: JournalCalls) -> None:
@@ -91,10 +92,12 @@ def add_journal_routes(app: FastAPI, journals: JournalCalls) -> None:
         return await journals.ask_all()
 
 
-async def _ask(calls: AdminPortCalls, name: str, url: str) -> BookieJournalAnswer | None:
+async def _ask(
+    calls: AdminPortCalls, name: str, node: Mapping[str, Any]
+) -> BookieJournalAnswer | None:
     try:
         async with asyncio.timeout(_ANSWER_S):
-            told = await calls.get_object(f"{url.rstrip('/')}/v1/journal")
+            told = await calls.ask_node(node, "/v1/journal")
         return BookieJournalAnswer.model_validate({"bookie": name, **told})
     except (PeerError, TimeoutError, ValueError):
-        return None  # ValueError: the node names no URL, or this is no journal
+        return None  # ValueError: this is no journal

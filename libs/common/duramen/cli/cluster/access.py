@@ -43,6 +43,9 @@ def apply_rights(
     folder: IdentityFolder,
     /,
     *,
+    now: Annotated[
+        bool, Parameter(negative=(), help="also while processes without --security on are there")
+    ] = False,
     zookeeper: ZooKeeperOption = None,
     cluster: ClusterOption = None,
     data: DataOption = DATA_DEFAULT,
@@ -50,12 +53,14 @@ def apply_rights(
 ) -> int:
     """Found a cluster in ZooKeeper, and give each node its rights; may be repeated at any time.
 
-    A node that says that a process is there, and that no process keeps, is removed.
+    A node that says that a process is there, and that no process keeps, is removed. Processes with
+    --security none are shut out, and those with migrate make nodes without rights: while some are
+    there it is refused, unless --now.
 
     Exit codes: 0 every node has its rights; 1 failed; 2 usage.
     """
     hosts, root = find_cluster(zookeeper, cluster, data)
-    mended = run_async(_walk(hosts, root, folder, is_mending=True))
+    mended = run_async(_walk(hosts, root, folder, is_mending=True, is_wanted_now=now))
     if json:
         print_json({
             "mended": [one.path for one in mended if not one.is_stale],
@@ -95,6 +100,31 @@ def check(
             print(one.path, *why, *(f"{who}={permissions}" for who, permissions in one.found))
         print(f"{hosts}: {agree(f'{len(strayed)} nodes')} with other rights than their own")
     return ExitCode.FAILED if strayed else ExitCode.OK
+
+
+@access_app.command(name="open")
+def open_nodes(
+    folder: IdentityFolder,
+    /,
+    *,
+    zookeeper: ZooKeeperOption = None,
+    cluster: ClusterOption = None,
+    data: DataOption = DATA_DEFAULT,
+    json: JsonOption = False,
+) -> int:
+    """Give each node to whoever reaches ZooKeeper, on the way back to --security none.
+
+    Refused while a process with --security on is there, which would go on to make others.
+
+    Exit codes: 0 every node is anybody's; 1 failed; 2 usage.
+    """
+    hosts, root = find_cluster(zookeeper, cluster, data)
+    opened_count = run_async(_open(hosts, root, folder))
+    if json:
+        print_json({"opened": opened_count})
+    else:
+        print(f"{hosts}: {agree(f'{opened_count} nodes')} had rights, and are anybody's now")
+    return ExitCode.OK
 
 
 @access_app.command
@@ -139,14 +169,37 @@ async def _make_token(hosts: str, cluster: str, folder: Path, out: Path) -> str:
     return made.token_id
 
 
-async def _walk(hosts: str, cluster: str, folder: Path, *, is_mending: bool) -> list[Strayed]:
+async def _walk(
+    hosts: str, cluster: str, folder: Path, *, is_mending: bool, is_wanted_now: bool = True
+) -> list[Strayed]:
     from duramen.runtime.stores.guarding import WrongClusterError, found_tree, walk_rights
+    from duramen.runtime.turning.addresses import is_turned
+    from duramen.runtime.turning.fitting import find_misfits, name_nodes
 
     domain = read_operator(folder).identity.domain
     async with reach(hosts, folder) as (store, _):
+        if not is_wanted_now and (misfits := await find_misfits(store, Paths(cluster), is_turned)):
+            raise UsageError(
+                f"{name_nodes(misfits)} there without --security on: start them with it before "
+                "(migrate first), or say --now"
+            )
         try:
             if is_mending:
                 await found_tree(store, Paths(cluster), domain)
             return [one async for one in walk_rights(store, domain, is_mending=is_mending)]
         except WrongClusterError as error:
             raise UsageError(str(error)) from None
+
+
+async def _open(hosts: str, cluster: str, folder: Path) -> int:
+    from duramen.runtime.stores.guarding import open_tree
+    from duramen.runtime.turning.addresses import has_plain
+    from duramen.runtime.turning.fitting import find_misfits, name_nodes
+
+    async with reach(hosts, folder) as (store, _):
+        if misfits := await find_misfits(store, Paths(cluster), has_plain):
+            raise UsageError(
+                f"{name_nodes(misfits)} there with --security on, and would make nodes with rights "
+                "again: start them with migrate before"
+            )
+        return await open_tree(store)

@@ -36,7 +36,11 @@ from duramen.wire.metadata_json import Paths
 
 
 class ClientAdmission:
-    """What one process knows of its callers and of their rights."""
+    """What one process knows of its callers and of their rights.
+
+    Attributes:
+        tally: where its door counts whom it would refuse; None: it refuses them.
+    """
 
     def __init__(
         self,
@@ -45,6 +49,7 @@ class ClientAdmission:
         security: ProcessSecurity,
         issuers: tuple[Issuer, ...],
     ) -> None:
+        self.tally = security.tally
         self._rights = security.rights
         self._tokens = TokenTable(store, paths)
         self._web_bearers = WebBearers(issuers)
@@ -133,7 +138,7 @@ def _judge(call: AdmittedCall) -> DuramenError | None:
         DuramenError: `metadata_unavailable`: nobody can say.
     """
     found = call.found
-    if found is None or call.find_rights().judge(found.row.verb, found.namespace, found.log):
+    if found is None or call.is_allowed():
         return None
     return refuse_verb(found.row.verb, found.namespace, found.log)
 

@@ -81,6 +81,17 @@ class AdmittedCall:
         """What its caller may do now; what is not known is told when it is asked for."""
         return self._find_rights(self.bearer)
 
+    def is_allowed(self) -> bool:
+        """Whether its caller may do now what it began as.
+
+        Raises:
+            DuramenError: `metadata_unavailable`.
+        """
+        if self.found is None:
+            return True
+        row, namespace, log = self.found
+        return self._find_rights(self.bearer).judge(row.verb, namespace, log)
+
     def demand(self, verb: Verb, namespace: str, log: str | None = None) -> None:
         """See that its caller may do one more thing.
 

@@ -28,6 +28,7 @@ from duramen.runtime.admission.callers import (
     AdmittedCall,
     ShownCredentials,
 )
+from duramen.runtime.admission.counted_calls import CountedCall, describe_target
 from duramen.runtime.admission.early_answers import answer_early
 from duramen.runtime.admission.refusals import refuse_blindly, refuse_unknown, refuse_verb
 from duramen.runtime.audit.recorded_calls import RecordedCalls, draw_request_id
@@ -35,6 +36,7 @@ from duramen.runtime.credentials.principals import CredentialRefusedError, Nothi
 from duramen.runtime.identity.callers import TooManyHeadersError
 from duramen.runtime.public.calls import On
 from duramen.runtime.security.refusals import Refusals
+from duramen.runtime.turning.tally import RefusalTally, WouldBeRefused
 from duramen.wire.frame import IDENTITY_HEADER
 
 _RETRY_AFTER_MS: Final = 1_000
@@ -51,6 +53,7 @@ class PublicDoor:
     Args:
         of_anybody: paths that whoever asks is given.
         recorded: what the audit log is told.
+        tally: counts whom it would refuse, and everybody is served; None: it refuses them.
     """
 
     def __init__(
@@ -59,9 +62,11 @@ class PublicDoor:
         admission: ClientAdmission,
         of_anybody: Collection[str],
         recorded: RecordedCalls,
+        tally: RefusalTally | None = None,
     ) -> None:
         self._app = app
         self._admission = admission
+        self._tally = tally
         self._of_anybody = frozenset(of_anybody)
         self._recorded = recorded
         self._refusals = Refusals(_REFUSED)
@@ -75,7 +80,11 @@ class PublicDoor:
             call = await self._admit(scope)
             recorded = self._recorded.begin(scope, call, send)
         except DuramenError as refusal:
-            await answer_early(refusal, scope, receive, send)
+            if self._tally is None:
+                await answer_early(refusal, scope, receive, send)
+            else:
+                # Nobody is known, as with `none`; what is wrong with a name the route says.
+                await self._app(scope, receive, send)
             return
         found = call.found
         scope[CALL_KEY] = call
@@ -107,41 +116,68 @@ class PublicDoor:
         try:
             bearer = await self._admission.identify(shown, now)
         except TooManyHeadersError as error:
-            self._tell("many", str(error), scope)
-            self._recorded.refuse(scope, found, None, 429)
+            self._refuse("many", str(error), scope, found, status=429)
             detail = "too many headers of one certificate"
             raise DuramenError(
                 "rate_limited", detail, field=IDENTITY_HEADER, retry_after_ms=_RETRY_AFTER_MS
             ) from None
         except NothingKnownError as error:
-            self._tell("not_known_now", str(error), scope)
-            self._recorded.refuse(scope, found, None, 503)
+            self._refuse("not_known_now", str(error), scope, found, status=503)
             raise refuse_blindly() from None
         except CredentialRefusedError as error:
-            self._tell("unauthenticated", str(error), scope)
-            self._recorded.refuse(scope, found, None, 401)
+            self._refuse("unauthenticated", str(error), scope, found, status=401)
             raise refuse_unknown() from None
-        call = AdmittedCall(bearer, shown, found, now.timestamp(), self._admission.find_rights)
+        find_rights = self._admission.find_rights
+        call: AdmittedCall
+        if self._tally is None:
+            call = AdmittedCall(bearer, shown, found, now.timestamp(), find_rights)
+        else:
+            counted = CountedCall(bearer, shown, found, now.timestamp(), find_rights)
+            counted.count_by(self._tally)
+            call = counted
         if found is not None:
             self._judge(found, call, scope)
         return call
 
     def _judge(self, found: FoundRow, call: AdmittedCall, scope: Scope) -> None:
+        who = str(call.bearer.principal)
         try:
-            may = _may(call.find_rights(), found)
+            may = _may(self._admission.find_rights(call.bearer), found)
         except DuramenError as error:
-            self._tell("not_known_now", error.detail, scope)
-            self._recorded.refuse(scope, found, str(call.bearer.principal), 503)
-            raise
+            self._refuse("not_known_now", error.detail, scope, found, who=who, status=503)
+            if self._tally is None:
+                raise
+            return
         if not may:
             refusal = refuse_verb(found.row.verb, found.namespace, found.log)
-            self._tell("forbidden", f"{call.bearer.principal}: {refusal.detail}", scope)
-            self._recorded.refuse(scope, found, str(call.bearer.principal), 403)
-            raise refusal
+            why = f"{who}: {refusal.detail}"
+            self._refuse("forbidden", why, scope, found, who=who, status=403)
+            if self._tally is None:
+                raise refusal
 
-    def _tell(self, kind: str, why: str, scope: Scope) -> None:
-        """Tell of a refusal, which gets an id for that."""
+    def _refuse(
+        self,
+        kind: str,
+        why: str,
+        scope: Scope,
+        found: FoundRow | None,
+        *,
+        status: int,
+        who: str | None = None,
+    ) -> None:
+        """Tell of a refusal, which gets an id for that, and record it; or count what would be one.
+
+        Args:
+            who: None: nobody is known.
+        """
+        if self._tally is not None:
+            who = who or str((scope.get("client") or ("?",))[0])
+            verb = "other" if found is None else found.row.verb.value
+            target = describe_target(found)
+            self._tally.note(WouldBeRefused("public", who, verb, kind, why, target))
+            return
         request_id = scope.setdefault(REQUEST_KEY, draw_request_id())
+        self._recorded.refuse(scope, found, who, status)
         now = dt.datetime.now(dt.UTC)
         self._refusals.tell(kind, f"({request_id}, {kind}) {why}", now)
 

@@ -52,10 +52,15 @@ from duramen.runtime.public.peers import PeerOrder
 from duramen.runtime.registry import Roster
 from duramen.runtime.rest import announced_bytes, read_body
 from duramen.runtime.role import ServiceOptions
-from duramen.runtime.security.peers import SECURE_SCHEME
 from duramen.runtime.security.process_security import ProcessSecurity, learn_role
 from duramen.runtime.security.public_certificate import PublicCertificate
 from duramen.runtime.stores.metadata_store import MetadataStore
+from duramen.runtime.turning.addresses import (
+    SECURE_SCHEME,
+    TLS_DATA_URL,
+    find_tls_url,
+    list_urls,
+)
 from duramen.texts import check_log_name, check_namespace
 from duramen.units import KIB, MIB
 from duramen.wire.edge.gate import is_here
@@ -212,7 +217,7 @@ class Forwarder:
         if body is not None or call.fate is CallFate.NOTHING:
             headers = [pair for pair in headers if pair[0] != "content-length"]
         draining: Response | None = None
-        urls = deque(self._order.rank(key, self._roster.nodes, _now_s()))
+        urls = deque(self._list_urls(key))
         asked_again: set[str] = set()
         while urls:
             url = urls.popleft()
@@ -261,6 +266,26 @@ class Forwarder:
             return draining
         raise _overloaded(f"no {self._kind} can be reached, or takes more headers now")
 
+    @property
+    def _is_turning(self) -> bool:
+        return self._security is not None and self._security.tally is not None
+
+    def _list_urls(self, key: str) -> list[str]:
+        """Where to ask, first first; while security is turned on a peer may stand there twice."""
+        nodes = self._roster.nodes
+        if self._security is None:
+            return self._order.rank(key, nodes, _now_s())
+        ways = {
+            urls[0]: urls
+            for node in nodes.values()
+            if (urls := list_urls(node, "data", may_be_plain=self._is_turning))
+        }
+        reached = {
+            name: {**node, "data_url": find_tls_url(node, TLS_DATA_URL) or node.get("data_url")}
+            for name, node in nodes.items()
+        }
+        return [way for url in self._order.rank(key, reached, _now_s()) for way in ways[url]]
+
     def _make_clients(self) -> list[Client]:
         anchors = () if self._certificate is None else self._certificate.list_anchors()
         return [make_peer_client(self._security, anchors) for _ in range(_CONNECTION_COUNT)]
@@ -280,7 +305,8 @@ class Forwarder:
         client = name_client(admitted.bearer)
         if receiver is None or not is_private(url):
             # Its name cannot be an identity's, or others on the way could read who is named.
-            return _Naming(None, client, None)
+            # While security is turned on the peer asks nobody, or only counts.
+            return None if self._is_turning else _Naming(None, client, None)
         return _Naming(receiver, client, self._security.name_client_to(receiver, client))
 
     def _reconsider(self, naming: _Naming, answer: Response) -> None:

@@ -115,7 +115,7 @@ def make_public_server(
     of_anybody = (*DOCUMENT_PATHS, DOCS_PATH)
     inner: ASGIApp = QuotaDoor(app, quotas)
     if admission is not None and recorded is not None:
-        inner = PublicDoor(inner, admission, of_anybody, recorded)
+        inner = PublicDoor(inner, admission, of_anybody, recorded, admission.tally)
     return PublicServer(
         options.host,
         options.data_port,
@@ -123,6 +123,7 @@ def make_public_server(
         options.make_gate(options.cors_origins),
         limits=ServerLimits(connection_count=options.connection_count),
         certificate=certificate,
+        tls_port=options.tls_data_port,
         on_replaced=None if admission is None else admission.lasting.begin_leaving,
     )
 

@@ -19,6 +19,7 @@ from duramen.runtime.http_client import PeerClient, PeerError
 from duramen.runtime.identity.names import Role
 from duramen.runtime.security.process_security import ProcessSecurity
 from duramen.runtime.stores.metadata_store import MetadataError, MetadataStore
+from duramen.runtime.turning.addresses import SECURE_SCHEME, TLS_DATA_URL, find_tls_url
 from duramen.units import SECOND
 from duramen.wire.metadata_json import MetadataJsonError, Paths, read_node
 
@@ -77,13 +78,22 @@ class OwnerWords:
             if not url:
                 return None
             if self._security is not None:
-                self._security.peers.hear(Role.SEQUENCER, str(fields.get("sequencer")), url)
+                owner = str(fields.get("sequencer"))
+                tls_url = await self._find_tls_url(owner, url)
+                self._security.peers.hear(Role.SEQUENCER, owner, url, tls_url)
             status, answer = await self._client.request_json(
                 "POST", f"{url}/s/control", body, _TIMEOUT_US
             )
             return _read_word(json.loads(answer)) if status == 200 else None
         except (PeerError, MetadataError, MetadataJsonError, ValueError, KeyError, TypeError):
             return None
+
+    async def _find_tls_url(self, owner: str, url: str) -> str | None:
+        """Where an owner speaks TLS besides, as it registered; a node `owner` has one address."""
+        if url.startswith(SECURE_SCHEME):
+            return None
+        stored = await self._store.get(f"{self._paths.sequencers}/{owner}")
+        return None if stored is None else find_tls_url(read_node(stored.data), TLS_DATA_URL)
 
 
 def _read_word(fields: Mapping[str, object]) -> OwnerWord:

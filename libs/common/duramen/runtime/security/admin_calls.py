@@ -1,14 +1,16 @@
 """Questions to the admin ports of other nodes: HTTP/1.1, by this process's identity if it has one.
 
-A process with an identity shows it, trusts its bundle alone, and asks nobody in plain text. The
-host is compared with the node's certificate, its role is not: the HTTP library shows no
-certificate. So what is asked for here decides nothing.
+A process with an identity shows it, trusts its bundle alone, and asks nobody in plain text, but
+while the cluster turns security on. The host is compared with the node's certificate, its role is
+not: the HTTP library shows no certificate. So what is asked for here decides nothing.
 
-Called by the write proxy's cluster routes. Source: docs/protocol/identity.md "TLS".
+Called by the write proxy's cluster routes. Source: docs/protocol/identity.md "TLS",
+docs/protocol/turning-on.md "Which way a call takes".
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Final
 
@@ -23,8 +25,8 @@ from duramen.runtime.http_client import (
     close_client,
     translate,
 )
-from duramen.runtime.security.peers import SECURE_SCHEME
 from duramen.runtime.security.process_security import ProcessSecurity
+from duramen.runtime.turning.addresses import SECURE_SCHEME, list_urls
 
 _CONNECT_TIMEOUT: Final = timedelta(seconds=1)
 
@@ -33,7 +35,8 @@ class AdminPortCalls:
     """Calls of one round, to any number of nodes; `close` ends it, and with it its connections."""
 
     def __init__(self, security: ProcessSecurity | None) -> None:
-        self._is_secure = security is not None
+        self._has_identity = security is not None
+        self._may_be_plain = security is None or security.tally is not None
         builder = (
             ClientBuilder()
             .http1_only()
@@ -49,7 +52,7 @@ class AdminPortCalls:
         Raises:
             PeerError: nobody is there who is trusted, or the answer is no success, or none.
         """
-        if self._is_secure and not url.startswith(SECURE_SCHEME):
+        if not self._may_be_plain and not url.startswith(SECURE_SCHEME):
             raise UnreachableError(f"{url!r} has no TLS, and who is there cannot be known")
         try:
             request = self._client.get(url).build()
@@ -67,6 +70,21 @@ class AdminPortCalls:
         if not isinstance(found, dict):
             raise NoAnswerError(f"{url}: the answer is no JSON object")
         return found
+
+    async def ask_node(self, fields: Mapping[str, Any], path: str) -> dict[str, Any]:
+        """GET a JSON object of a node, as it registered.
+
+        Raises:
+            PeerError: as `get_object`, of the last way that there is.
+        """
+        failure = UnreachableError("it has registered no admin port")
+        urls = list_urls(fields, "admin", may_be_plain=self._may_be_plain)
+        for url in urls if self._has_identity else urls[-1:]:
+            try:
+                return await self.get_object(url.rstrip("/") + path)
+            except UnreachableError as error:
+                failure = error
+        raise failure
 
     async def close(self) -> None:
         """Close every connection."""

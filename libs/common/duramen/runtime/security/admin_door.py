@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
@@ -28,9 +28,13 @@ from duramen.runtime.rights.route_verbs import list_verbs
 from duramen.runtime.security.process_security import ProcessSecurity, RecordedSend
 from duramen.runtime.security.refusals import Refusals
 from duramen.runtime.security.shown_certificate import SHOWN, ShownCertificate
+from duramen.runtime.turning.tally import WouldBeRefused
 
 _CHALLENGE: Final = ((b"www-authenticate", b"TLS-Certificate"),)
 """No scheme is registered for it, and a 401 has to name one (RFC 9110, 11.6.1)."""
+
+_NOT_KNOWN_NOW: Final = "not_known_now"
+"""The one kind that refuses nobody."""
 
 Judge = Callable[[Identity, Verb], bool]
 """Whether an identity may do this to the cluster; raises DuramenError where that is not known."""
@@ -41,7 +45,7 @@ class AdminDoor:
 
     Args:
         app: each of its routes has a verb, or is of anybody.
-        security: by which certificates are judged.
+        security: by which certificates are judged; with a tally it counts whom it would refuse.
         may: judges.
 
     Raises:
@@ -90,41 +94,58 @@ class AdminDoor:
         route, verb = self._find_verb(scope)
         if route is not None and verb is None:
             return None
-        now = dt.datetime.now(dt.UTC)
-        records = self._security.admin_records
-        who = None
         try:
-            identity = self._identify(scope, now)
-            who = f"service:{identity.role.value}/{identity.name}"
-            # Of what is not there the application says so, to whoever is somebody.
-            if verb is not None and not self._may(identity, verb):
-                self._refusals.tell(
-                    "verb", f"{identity} may not {verb}: {scope['path'][:200]!r}", now
-                )
-                raise DuramenError("forbidden", f"{verb} on the cluster: you may not")
-        except DuramenError as refusal:
-            if records is not None:
-                word = None if verb is None else verb.value
-                records.refuse(scope, who, word, refusal.kind.status)
-            raise
+            who = self._judge(verb, scope)
+        except _NotAdmittedError as error:
+            self._refuse(error, verb, scope)
+            return None
+        records = self._security.admin_records
         if records is None or verb is not Verb.OPERATE:
             return None
         return records.begin(scope, who, f"{scope['method']} {route}", send)
 
-    def _identify(self, scope: Any, now: dt.datetime) -> Identity:
+    def _refuse(self, error: _NotAdmittedError, verb: Verb | None, scope: Any) -> None:
+        """Raise the refusal, told and recorded; while security is turned on it is but counted."""
+        if self._security.tally is not None:
+            asked = WouldBeRefused(
+                "admin", error.who, verb or "other", error.kind, error.why, scope["path"]
+            )
+            self._security.tally.note(asked)
+            return
+        if error.kind != _NOT_KNOWN_NOW:
+            self._refusals.tell(error.kind, error.why, dt.datetime.now(dt.UTC))
+        if self._security.admin_records is not None:
+            word = None if verb is None else verb.value
+            status = error.refusal.kind.status
+            self._security.admin_records.refuse(scope, error.principal, word, status)
+        raise error.refusal from None
+
+    def _judge(self, verb: Verb | None, scope: Any) -> str:
+        """Who may, as a principal."""
+        identity = self._identify(scope)
+        principal = f"service:{identity.role.value}/{identity.name}"
+        if verb is None:
+            return principal  # Of what is not there the application says so, to who is somebody.
+        who = str(identity)
+        try:
+            may = self._may(identity, verb)
+        except DuramenError as error:
+            raise _NotAdmittedError(error, _NOT_KNOWN_NOW, error.detail, who, principal) from None
+        if not may:
+            refusal = DuramenError("forbidden", f"{verb} on the cluster: you may not")
+            why = f"{identity} may not {verb}: {scope['path'][:200]!r}"
+            raise _NotAdmittedError(refusal, "verb", why, who, principal)
+        return principal
+
+    def _identify(self, scope: Any) -> Identity:
         shown = scope.get("state", {}).get(SHOWN)
         if not isinstance(shown, ShownCertificate):
-            self._refuse_unknown("no certificate was shown", now)
+            raise _refuse_unknown("no certificate was shown", scope)
+        now = dt.datetime.now(dt.UTC)
         try:
             return shown.judge(self._security.bundle, self._security.identity.domain, now)
         except CertificateRefusedError as error:
-            self._refuse_unknown(f"its certificate {error}", now)
-
-    def _refuse_unknown(self, why: str, now: dt.datetime) -> NoReturn:
-        self._refusals.tell("unknown", f"admin port: {why}", now)
-        raise DuramenError(
-            "unauthenticated", "this needs a certificate of the cluster, shown when connecting"
-        )
+            raise _refuse_unknown(f"its certificate {error}", scope) from None
 
     def _find_verb(self, scope: Any) -> tuple[str | None, Verb | None]:
         """The path of the route that takes the request, and its verb; None: it is of anybody."""
@@ -136,3 +157,25 @@ class AdminDoor:
             if match is Match.FULL:
                 return route.path, verbs[method]
         return None, None
+
+
+class _NotAdmittedError(Exception):
+    """A request is refused, or would be; `principal` None: of somebody who is not known."""
+
+    def __init__(
+        self, refusal: DuramenError, kind: str, why: str, who: str, principal: str | None = None
+    ) -> None:
+        super().__init__(why)
+        self.refusal = refusal
+        self.kind = kind
+        self.why = why
+        self.who = who
+        self.principal = principal
+
+
+def _refuse_unknown(why: str, scope: Any) -> _NotAdmittedError:
+    refusal = DuramenError(
+        "unauthenticated", "this needs a certificate of the cluster, shown when connecting"
+    )
+    who = str((scope.get("client") or ("?",))[0])
+    return _NotAdmittedError(refusal, "unknown", f"admin port: {why}", who)

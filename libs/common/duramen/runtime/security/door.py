@@ -20,6 +20,7 @@ from duramen.runtime.identity.header import CallerRefusedError
 from duramen.runtime.identity.names import Identity
 from duramen.runtime.security.permitted_roles import Roles
 from duramen.runtime.security.refusals import Refusals
+from duramen.runtime.turning.tally import RefusalTally, WouldBeRefused
 from duramen.wire.frame import RETRY_AFTER_HEADER, TIME_HEADER
 
 _RETRY_AFTER_MS: Final = 1_000
@@ -31,12 +32,26 @@ class NotAdmittedError(Exception):
     Attributes:
         refusal: what the caller is told.
         headers: of the answer.
+        kind: why, in one word.
+        why: for who runs the port.
+        identity: of the caller; None: nobody is known.
     """
 
-    def __init__(self, refusal: DuramenError, headers: tuple[tuple[str, str], ...] = ()) -> None:
+    def __init__(
+        self,
+        refusal: DuramenError,
+        kind: str,
+        why: str,
+        *,
+        headers: tuple[tuple[str, str], ...] = (),
+        identity: Identity | None = None,
+    ) -> None:
         super().__init__(str(refusal))
         self.refusal = refusal
         self.headers = headers
+        self.kind = kind
+        self.why = why
+        self.identity = identity
 
 
 class Door:
@@ -45,50 +60,75 @@ class Door:
     Args:
         callers: those who named themselves to this process.
         permitted: path → the roles that may call it.
+        tally: counts whom it would refuse, and everybody is let in; None: it refuses them.
     """
 
-    def __init__(self, callers: Callers, permitted: Mapping[str, Roles]) -> None:
+    def __init__(
+        self,
+        callers: Callers,
+        permitted: Mapping[str, Roles],
+        tally: RefusalTally | None = None,
+    ) -> None:
         self._callers = callers
         self._permitted = permitted
+        self._tally = tally
         self._refusals = Refusals()
 
-    def admit(self, path: str, headers: Sequence[str], now: dt.datetime) -> Identity:
-        """Who calls.
+    def admit(
+        self, path: str, headers: Sequence[str], now: dt.datetime, address: str
+    ) -> Identity | None:
+        """Who calls; None: nobody who may, and it is only counted.
 
         Args:
             headers: every `Duramen-Identity` of the call; one is expected.
+            address: the call comes from there.
 
         Raises:
             NotAdmittedError: nobody who may.
         """
+        try:
+            return self._judge(path, headers, now)
+        except NotAdmittedError as error:
+            if self._tally is None:
+                self._refusals.tell(error.kind, error.why, now)
+                raise
+            who = address if error.identity is None else str(error.identity)
+            verb = path if path in self._permitted else "other"
+            self._tally.note(WouldBeRefused("data", who, verb, error.kind, error.why, path))
+            return None
+
+    def _judge(self, path: str, headers: Sequence[str], now: dt.datetime) -> Identity:
         if len(headers) != 1:
-            raise self._refuse_unknown(f"{len(headers)} headers of identity", now)
+            raise _refuse_unknown(f"{len(headers)} headers of identity", now)
         try:
             caller = self._callers.find(headers[0], now)
         except TooManyHeadersError as error:
-            self._refusals.tell("many", str(error), now)
             raise NotAdmittedError(
                 DuramenError(
                     "rate_limited", "too many headers of one certificate",
                     retry_after_ms=_RETRY_AFTER_MS,
                 ),
-                ((RETRY_AFTER_HEADER, str(_RETRY_AFTER_MS)),),
+                "many",
+                str(error),
+                headers=((RETRY_AFTER_HEADER, str(_RETRY_AFTER_MS)),),
             ) from None  # fmt: skip
         except CallerRefusedError as error:
-            raise self._refuse_unknown(str(error), now, is_late=error.is_late) from None
+            raise _refuse_unknown(str(error), now, is_late=error.is_late) from None
         identity = caller.identity
         if identity.role not in self._permitted.get(path, ()):
-            self._refusals.tell("role", f"{identity} may not call {path[:200]!r}", now)
-            detail = f"a {identity.role} may not call this"
-            raise NotAdmittedError(DuramenError("forbidden", detail))
+            raise NotAdmittedError(
+                DuramenError("forbidden", f"a {identity.role} may not call this"),
+                "role",
+                f"{identity} may not call {path[:200]!r}",
+                identity=identity,
+            )
         return identity
 
-    def _refuse_unknown(
-        self, why: str, now: dt.datetime, *, is_late: bool = False
-    ) -> NotAdmittedError:
-        self._refusals.tell("unknown", why, now)
-        headers = [("www-authenticate", "Duramen-Identity")]
-        if is_late:
-            headers.append((TIME_HEADER, f"{now.timestamp():.0f}"))
-        detail = "the header Duramen-Identity names nobody who is known here"
-        return NotAdmittedError(DuramenError("unauthenticated", detail), tuple(headers))
+
+def _refuse_unknown(why: str, now: dt.datetime, *, is_late: bool = False) -> NotAdmittedError:
+    headers = [("www-authenticate", "Duramen-Identity")]
+    if is_late:
+        headers.append((TIME_HEADER, f"{now.timestamp():.0f}"))
+    detail = "the header Duramen-Identity names nobody who is known here"
+    refusal = DuramenError("unauthenticated", detail)
+    return NotAdmittedError(refusal, "unknown", why, headers=tuple(headers))

@@ -39,10 +39,12 @@ from duramen.runtime.security.held_identity import (
     notify_all,
     read_expected,
 )
-from duramen.runtime.security.peers import SECURE_SCHEME, Learn, NotKnownError, PeerNames
+from duramen.runtime.security.peers import Learn, NotKnownError, PeerNames, Way
 from duramen.runtime.security.permitted_roles import Roles
 from duramen.runtime.security.private_copies import PrivateCopies, ServerFiles
 from duramen.runtime.security.tls_contexts import make_admin_context
+from duramen.runtime.turning.addresses import SECURE_SCHEME
+from duramen.runtime.turning.tally import RefusalTally, WouldBeRefused
 from duramen.wire.edge.gate import is_here
 
 _TIME_DIGITS: Final = 12
@@ -78,13 +80,23 @@ class ProcessSecurity:
         peers: who is reached where.
         rights: what identities may do to the cluster.
         admin_records: of whoever keeps them, as proxies do; None: nobody does.
+        tally: where what would be refused is counted; None: it is refused.
 
     Args:
         held: as `read_expected` gave it.
         fail: ends the process with one sentence, when its certificate is not valid any more.
+        is_turning: it refuses nobody, and calls in plain text whom it does not reach by TLS.
     """
 
-    def __init__(self, folder: Path, held: HeldIdentity, fail: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        held: HeldIdentity,
+        fail: Callable[[str], None],
+        *,
+        is_turning: bool = False,
+    ) -> None:
+        self.tally = RefusalTally() if is_turning else None
         self.identity = held.identity
         self.peers = PeerNames(held.identity.domain)
         self.rights = ProcessRights()
@@ -126,7 +138,7 @@ class ProcessSecurity:
 
     def open_door(self, permitted: Mapping[str, Roles]) -> Door:
         """The door of a data port."""
-        return Door(self._callers, permitted)
+        return Door(self._callers, permitted, self.tally)
 
     @property
     def clients(self) -> Callers:
@@ -162,6 +174,32 @@ class ProcessSecurity:
         if found is None:
             raise NotKnownError(f"{url}: nobody is known there")
         return found
+
+    def list_ways(self, url: str) -> tuple[Way, ...]:
+        """How a data port is called, the best way first.
+
+        Args:
+            url: as it is registered, with the path.
+
+        Raises:
+            NotKnownError: it speaks TLS, and nobody is known there.
+        """
+        if url.startswith(SECURE_SCHEME):
+            return (Way(url, self.find_receiver(url)),)
+        end = url.find("/", len("http://"))
+        role = _ROLE_OF.get(url[end : end + 3])
+        place = None if role is None else self.peers.find_place(role, url[:end])
+        if place is None or place.tls_url is None:
+            return (Way(url, None),)
+        secure = Way(place.tls_url + url[end:], place.identity)
+        return (secure,) if self.tally is None else (secure, Way(url, None))
+
+    def note_unreached(self, missed: str, why: str) -> None:
+        """A peer was reached in plain text, and not by TLS at this URL."""
+        if self.tally is not None:
+            self.tally.note(
+                WouldBeRefused("peer", str(self.identity), "connect", "unreached", why, missed)
+            )
 
     def name_to(self, receiver: Identity) -> str:
         """The header for a receiver."""
@@ -207,6 +245,7 @@ class ProcessSecurity:
             "clients": self._clients.statistics(),
             "peers": self.peers.statistics(),
             "grants": self.rights.statistics(),
+            "would_refuse": None if self.tally is None else self.tally.statistics(),
         }
 
     def _on_change(self) -> None:
@@ -221,22 +260,23 @@ def open_security(options: ServiceOptions, fail: Callable[[str], None]) -> Proce
     """The security that a service is started with; None: it has no identity.
 
     Raises:
-        StartRefusedError: its folder gives none; or it has none, and others would reach it.
+        StartRefusedError: its folder gives none; or it refuses nobody, and others would reach it.
     """
+    refuses_nobody = options.tls_dir is None or options.is_turning
+    if refuses_nobody and not options.accepts_anybody and not is_here(options.host):
+        raise StartRefusedError(
+            f"with --security {options.security} whoever reaches --host {options.host} may do "
+            "everything: give an identity (--security on, --tls-dir), listen on 127.0.0.1, or say "
+            "--accept-anybody"
+        )
     if options.tls_dir is None:
-        if not options.accepts_anybody and not is_here(options.host):
-            raise StartRefusedError(
-                f"with --security none whoever reaches --host {options.host} may do everything: "
-                "give an identity (--security on, --tls-dir), listen on 127.0.0.1, or say "
-                "--accept-anybody"
-            )
         return None
     expected = ExpectedNode(Role(options.role), options.node_id)
     try:
         held = read_expected(options.tls_dir, expected)
     except IdentityError as error:
         raise StartRefusedError(str(error)) from None
-    return ProcessSecurity(options.tls_dir, held, fail)
+    return ProcessSecurity(options.tls_dir, held, fail, is_turning=options.is_turning)
 
 
 def domain_of(security: ProcessSecurity | None) -> str | None:

@@ -17,6 +17,11 @@ READ: Final = 1
 WRITE: Final = 2
 CREATE: Final = 4
 DELETE: Final = 8
+_EVERYTHING: Final = 31
+"""With the right to change rights."""
+
+WORLD: Final = "world:anyone"
+"""In place of an identity: whoever reaches ZooKeeper."""
 
 _READ_ALL: Final = ((None, READ),)
 _SEQUENCERS: Final = ((Role.SEQUENCER, WRITE | CREATE | DELETE),)
@@ -75,6 +80,12 @@ class NodeRight(NamedTuple):
 def find_rights(path: str, domain: str) -> tuple[NodeRight, ...]:
     """The rights of a node in the tree of a cluster of this trust domain; never none, in order."""
     return _format(_find(path), domain)
+
+
+def open_rights(path: str) -> tuple[NodeRight, ...]:
+    """Those of a node in a cluster without identities: everything, to anybody."""
+    is_own = path.startswith("/zookeeper/config")  # Of ZooKeeper, and never written by clients.
+    return (NodeRight(WORLD, READ if is_own else _EVERYTHING),)
 
 
 def is_of_process(path: str) -> bool:

@@ -4,7 +4,7 @@ Idempotent: what is right is not written, and each node is done for itself. A wa
 what ZooKeeper made itself, and everything else that it keeps. `/` itself is done last, so its
 rights say whether a walk ever came to its end.
 
-Called by `duramen access` and by `cluster.local_identities`.
+`open_tree` is the way back. Called by `duramen access` and by `cluster.local_identities`.
 Source: docs/protocol/metadata-access.md "Founding, and a tree that is there".
 """
 
@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator
 from typing import Final, NamedTuple
 
 from duramen.runtime.cluster_node import FORMAT_AT_FIRST, find_cluster
-from duramen.runtime.stores.access import NodeRight, find_rights, is_of_process
+from duramen.runtime.stores.access import NodeRight, find_rights, is_of_process, open_rights
 from duramen.runtime.stores.metadata_store import Conflict, ConflictKind
 from duramen.runtime.stores.zookeeper_store import ZooKeeperStore
 from duramen.wire.metadata_json import Paths, encode_node
@@ -94,6 +94,32 @@ async def walk_rights(
         if is_mending:
             await store.set_rights(_TOP, find_rights(_TOP, domain))
         yield top
+
+
+async def open_tree(store: ZooKeeperStore) -> int:
+    """Give each node to anybody, as in a cluster without identities; how many were another's.
+
+    `/` comes first: where it is anybody's, no walk of the other kind came to its end since.
+
+    Raises:
+        MetadataError: it is done in part; repeat it.
+    """
+    opened_count, waiting = 0, [_TOP]
+    while waiting:
+        batch, waiting = waiting[:_AT_ONCE_COUNT], waiting[_AT_ONCE_COUNT:]
+        for is_opened, children in await asyncio.gather(*[_open(store, path) for path in batch]):
+            opened_count += is_opened
+            waiting += children
+    return opened_count
+
+
+async def _open(store: ZooKeeperStore, path: str) -> tuple[bool, list[str]]:
+    found, wanted = await store.get_rights(path), open_rights(path)
+    is_other = found is not None and set(found) != set(wanted)
+    if is_other:
+        await store.set_rights(path, wanted)
+    names = await store.children(path) or ()
+    return is_other, [f"{path.rstrip('/')}/{name}" for name in names]
 
 
 async def _look(

@@ -17,4 +17,6 @@ def make_service_store(options: ServiceOptions) -> ZooKeeperStore:
         options.zookeeper,
         session_timeout_s=options.session_timeout_s,
         identity_dir=options.tls_dir,
+        # Others have no identity yet, and have to change what this one makes.
+        gives_rights=not options.is_turning,
     )

@@ -30,7 +30,7 @@ from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
 from kazoo.security import ACL, Id
 
-from duramen.runtime.stores.access import NodeRight, find_rights
+from duramen.runtime.stores.access import WORLD, NodeRight, find_rights
 from duramen.runtime.stores.metadata_store import (
     Check,
     Conflict,
@@ -137,6 +137,7 @@ class ZooKeeperStore:
         identity_dir: the folder of the identity to connect with, read anew for each connection.
             Then each node that is made has the rights of its path, in the tree of its cluster.
             Without one the connection is plain, and nodes are `world`.
+        gives_rights: False: nodes are `world` with an identity as well.
     """
 
     def __init__(
@@ -147,6 +148,7 @@ class ZooKeeperStore:
         session_timeout_s: float = 6.0,
         in_flight_max_count: int = 128,
         identity_dir: Path | None = None,
+        gives_rights: bool = True,
     ) -> None:
         if "/" in hosts:
             raise ValueError(f"a chroot is not supported, callers pass full paths: {hosts!r}")
@@ -164,6 +166,7 @@ class ZooKeeperStore:
         self._listeners: list[Callable[[SessionState], None]] = []
         self._counts = dict.fromkeys(_COUNTERS, 0)
         self._secure = None if identity_dir is None else _secure_by(identity_dir)
+        self._gives_rights = gives_rights
         self._domain: str | None = None
 
     @property
@@ -202,7 +205,8 @@ class ZooKeeperStore:
             raise Unavailable("the store is closed")
         if self._client is None:
             if self._secure is not None:
-                self._domain = (await asyncio.to_thread(self._secure.read)).domain
+                domain = (await asyncio.to_thread(self._secure.read)).domain
+                self._domain = domain if self._gives_rights else None
             self._loop = asyncio.get_running_loop()
             self._open_client()
         try:
@@ -599,7 +603,11 @@ def _secure_by(folder: Path) -> SecureConnections:
 
 
 def _encode_rights(rights: Sequence[NodeRight]) -> list[ACL]:
-    return [ACL(right.permissions, Id(_SCHEME, right.who)) for right in rights]
+    return [ACL(right.permissions, _encode_who(right.who)) for right in rights]
+
+
+def _encode_who(who: str) -> Id:
+    return Id(*WORLD.split(":")) if who == WORLD else Id(_SCHEME, who)
 
 
 def _decode_right(found: ACL) -> NodeRight:

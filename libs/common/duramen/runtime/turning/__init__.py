@@ -1,0 +1,1 @@
+"""Security turned on while a cluster runs: two ports of each kind, and refusals only counted."""
