@@ -137,6 +137,13 @@ def test_what_a_package_lacks_stays_a_traceback() -> None:
     assert "ImportError: cannot import name" in said
 
 
+def test_the_sdk_is_loaded_without_what_services_and_identities_need() -> None:
+    """Loading all of it took a client twice as long as it takes now."""
+    heavy = ("cryptography", "pydantic", "prometheus_client", "kazoo", "fastapi", "granian")
+    loaded = run_hiding(heavy, "import duramen.client")
+    assert loaded.returncode == 0, loaded.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "who", "extra"),
     [

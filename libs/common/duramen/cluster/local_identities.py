@@ -33,13 +33,8 @@ from duramen.runtime.identity.authority import (
     read_former_domain,
 )
 from duramen.runtime.identity.certificates import NOWHERE, Places, find_issuer, list_anchors
-from duramen.runtime.identity.folder import (
-    BUNDLE_FILE,
-    HeldIdentity,
-    read_folder,
-    write_bundle,
-    write_folder,
-)
+from duramen.runtime.identity.folder import HeldIdentity, read_folder, write_bundle, write_folder
+from duramen.runtime.identity.generations import BUNDLE_FILE
 from duramen.runtime.identity.names import (
     Identity,
     IdentityError,

@@ -298,8 +298,8 @@ def show(
 
     Exit codes: 0 it is valid; 1 it is not, or failed; 2 usage.
     """
-    from duramen.runtime.identity.folder import AUTHORITY_KEY_FILE, read_folder
-    from duramen.runtime.identity.generations import resolve
+    from duramen.runtime.identity.folder import read_folder
+    from duramen.runtime.identity.generations import AUTHORITY_KEY_FILE, resolve
 
     if (resolve(folder) / AUTHORITY_KEY_FILE).exists():
         with _open(folder) as authority:

@@ -1,5 +1,7 @@
 """A client of the HTTP library with a certificate and anchors of its own, renewed with their files.
 
+What needs X.509 is loaded where there is an identity or an anchor: most programs have none.
+
 Called by `rest_client`. Source: docs/protocol/credentials.md "How clients show it".
 """
 
@@ -12,21 +14,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from cryptography import x509
-from cryptography.hazmat.primitives.serialization import Encoding
 from pyreqwest.client import Client, ClientBuilder
 
 from duramen.client.credentials.credential import Credential
 from duramen.errors import DuramenError
 from duramen.runtime.http_client import close_client
-from duramen.runtime.identity.folder import (
-    BUNDLE_FILE,
-    KEY_FILE,
-    LEAF_FILE,
-    encode_bundle,
-    encode_key,
-    read_folder,
-)
+from duramen.runtime.identity.generations import BUNDLE_FILE, KEY_FILE, LEAF_FILE
 from duramen.runtime.identity.names import IdentityError
 from duramen.runtime.identity.sole_anchors import trusting_alone
 
@@ -102,6 +95,14 @@ def _list_files(credential: Credential) -> tuple[Path, ...]:
 def _build(builder: ClientBuilder, credential: Credential) -> Client:
     anchors = None if credential.ca is None else _read_anchors(credential.ca)
     if credential.identity is not None:
+        from cryptography.hazmat.primitives.serialization import Encoding  # noqa: PLC0415
+
+        from duramen.runtime.identity.folder import (  # noqa: PLC0415
+            encode_bundle,
+            encode_key,
+            read_folder,
+        )
+
         try:
             held = read_folder(credential.identity, dt.datetime.now(dt.UTC))
         except IdentityError as error:
@@ -116,6 +117,8 @@ def _build(builder: ClientBuilder, credential: Credential) -> Client:
 
 
 def _read_anchors(path: Path) -> bytes:
+    from cryptography import x509  # noqa: PLC0415
+
     try:
         with path.open("rb") as file:
             content = file.read(_FILE_BYTES_MAX)

@@ -16,7 +16,7 @@ import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 import orjson
@@ -25,11 +25,12 @@ from duramen.client.credentials.credential import NOTHING_SHOWN, Credential, is_
 from duramen.client.credentials.tokens import TokenFile
 from duramen.core.rights.grants import Principal, PrincipalKind
 from duramen.errors import DuramenError
-from duramen.runtime.credentials.access_tokens.kept_token import keep_token
 from duramen.runtime.folders import write_private
-from duramen.runtime.identity.folder import BUNDLE_FILE, KEY_FILE, LEAF_FILE
-from duramen.runtime.stores.metadata_store import MetadataStore
-from duramen.wire.metadata_json import Paths
+from duramen.runtime.identity.generations import BUNDLE_FILE, KEY_FILE, LEAF_FILE
+
+if TYPE_CHECKING:
+    from duramen.runtime.stores.metadata_store import MetadataStore
+    from duramen.wire.metadata_json import Paths
 
 FOLDER_DEFAULT: Final = Path(".duramen")
 OPERATOR_FOLDER: Final = Path("identities") / "operator"
@@ -54,6 +55,9 @@ async def keep_local_access(store: MetadataStore, paths: Paths, folder: Path, no
         MetadataError: ZooKeeper gives no answer, or refuses it.
         OSError: the folder cannot be written.
     """
+    # Readers, the SDK among them, need nothing of how tokens are kept, which takes long to load.
+    from duramen.runtime.credentials.access_tokens.kept_token import keep_token  # noqa: PLC0415
+
     file = folder / TOKEN_FILE
     kept = await keep_token(
         store, paths, file, issued_by=_ISSUER, note="of duramen run", now_s=now_s

@@ -39,9 +39,6 @@ from duramen.runtime.identity.certificates import (
     number_of,
 )
 from duramen.runtime.identity.folder import (
-    AUTHORITY_KEY_FILE,
-    BUNDLE_FILE,
-    LIST_FILE,
     HeldIdentity,
     encode_bundle,
     encode_key,
@@ -49,7 +46,10 @@ from duramen.runtime.identity.folder import (
     read_key,
 )
 from duramen.runtime.identity.generations import (
+    AUTHORITY_KEY_FILE,
+    BUNDLE_FILE,
     LINK,
+    LIST_FILE,
     locked,
     resolve,
     write_generation,

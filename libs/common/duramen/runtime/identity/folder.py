@@ -41,6 +41,11 @@ from duramen.runtime.identity.certificates import (
     when_to_renew,
 )
 from duramen.runtime.identity.generations import (
+    AUTHORITY_KEY_FILE,
+    BUNDLE_FILE,
+    KEY_FILE,
+    LEAF_FILE,
+    LIST_FILE,
     UnsettledError,
     locked,
     read_settled,
@@ -48,13 +53,6 @@ from duramen.runtime.identity.generations import (
     write_generation,
 )
 from duramen.runtime.identity.names import Identity, IdentityError
-
-LEAF_FILE: Final = "tls.crt"
-KEY_FILE: Final = "tls.key"
-BUNDLE_FILE: Final = "ca.crt"
-LIST_FILE: Final = "ca.crl"
-AUTHORITY_KEY_FILE: Final = "ca.key"
-"""Of a CA's folder, in which no identity lies."""
 
 ANCHOR_COUNT_MAX: Final = 4
 _FILE_BYTES_MAX: Final = 1 << 20

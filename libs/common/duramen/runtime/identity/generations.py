@@ -23,6 +23,12 @@ from duramen.runtime.folders import sync_folder
 from duramen.runtime.identity.names import IdentityError
 
 LINK: Final = "..data"
+LEAF_FILE: Final = "tls.crt"
+KEY_FILE: Final = "tls.key"
+BUNDLE_FILE: Final = "ca.crt"
+LIST_FILE: Final = "ca.crl"
+AUTHORITY_KEY_FILE: Final = "ca.key"
+"""Of a CA's folder, in which no identity lies."""
 _LOCK_FILE: Final = ".lock"
 _OWN_MODE: Final = 0o700
 _SETTLING_S: Final = 2.0

@@ -18,13 +18,15 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from duramen.runtime.identity.certificates import UNREADABLE, CertificateRefusedError, judge_time
-from duramen.runtime.identity.folder import (
+from duramen.runtime.identity.folder import read_file
+from duramen.runtime.identity.generations import (
     BUNDLE_FILE,
     KEY_FILE,
     LEAF_FILE,
-    read_file,
+    UnsettledError,
+    read_settled,
+    resolve,
 )
-from duramen.runtime.identity.generations import UnsettledError, read_settled, resolve
 from duramen.runtime.identity.names import IdentityError
 
 _RSA_BITS_MIN: Final = 2_048

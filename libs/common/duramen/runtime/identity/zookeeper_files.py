@@ -89,7 +89,8 @@ def write_held_files(held: HeldIdentity, data_dir: Path) -> None:
     Raises:
         OSError: as `write_server_files`.
     """
-    from duramen.runtime.identity.folder import BUNDLE_FILE, encode_bundle  # noqa: PLC0415
+    from duramen.runtime.identity.folder import encode_bundle  # noqa: PLC0415
+    from duramen.runtime.identity.generations import BUNDLE_FILE  # noqa: PLC0415
 
     folder = data_dir / _FOLDER
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -21,12 +21,8 @@ from pyreqwest.client import Client, ClientBuilder
 
 from duramen.runtime.identity.callers import Callers, OwnHeaders, bound_public_port
 from duramen.runtime.identity.certificates import Bundle, find_issuer, list_anchors
-from duramen.runtime.identity.folder import (
-    BUNDLE_FILE,
-    HeldIdentity,
-    encode_bundle,
-    encode_key,
-)
+from duramen.runtime.identity.folder import HeldIdentity, encode_bundle, encode_key
+from duramen.runtime.identity.generations import BUNDLE_FILE
 from duramen.runtime.identity.header import NamedClient
 from duramen.runtime.identity.names import Identity, IdentityError, Role
 from duramen.runtime.identity.sole_anchors import trusting_alone

@@ -12,7 +12,8 @@ from __future__ import annotations
 import ssl
 from typing import Final
 
-from duramen.runtime.identity.folder import BUNDLE_FILE, HeldIdentity, encode_bundle
+from duramen.runtime.identity.folder import HeldIdentity, encode_bundle
+from duramen.runtime.identity.generations import BUNDLE_FILE
 from duramen.runtime.identity.zookeeper_files import load_identity
 
 _HTTP: Final = ["http/1.1"]
