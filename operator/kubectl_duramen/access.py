@@ -154,8 +154,8 @@ class Kubectl:
                 raise
             raise AccessError(
                 Trouble.NOT_FOUND,
-                f"this Kubernetes has no {plural}.{GROUP}: Duramen is not installed here",
-                "install it: helm install duramen charts/duramen (docs/kubernetes/quickstart.md)",
+                f"this Kubernetes has no {plural}.{GROUP}: no Duramen, or an older one",
+                "install or upgrade it with the chart, as docs/kubernetes/quickstart.md says",
             ) from None
         return items
 

@@ -259,7 +259,7 @@ def format_log(thing: Mapping[str, Any]) -> str:
 
 def _encode_grants(things: list[Document] | None) -> Document:
     """How many LogGrants there are, and those whose grant is not there."""
-    found = [(thing, list_unhealthy(thing)) for thing in things or []]
+    found = [(thing, _list_missing(thing)) for thing in things or []]
     unhealthy = [
         {"grant": _format_grant(thing), "why": [_format_condition(one) for one in why]}
         for thing, why in found
@@ -269,6 +269,11 @@ def _encode_grants(things: list[Document] | None) -> Document:
         "objects": None if things is None else len(things),
         "unhealthy": sorted(unhealthy, key=lambda row: str(row["grant"])),
     }
+
+
+def _list_missing(thing: Document) -> list[Document]:
+    """Why a grant is not there, though it would count: a cluster that asks nobody has none."""
+    return [one for one in list_unhealthy(thing) if one.get("reason") != "NotJudged"]
 
 
 def _format_grant(thing: Document) -> str:

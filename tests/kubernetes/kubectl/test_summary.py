@@ -141,13 +141,15 @@ def test_an_archive_that_lags_or_fails_is_told() -> None:
 
 
 def test_grants_that_are_not_there_are_told_with_the_reason() -> None:
-    waiting = things.condition("Ready", "False", "NotJudged", "security is none")
-    found = [things.grant("ann", OK), things.grant("bob", waiting)]
+    waiting = things.condition("Ready", "False", "Refused", "bob is nobody")
+    not_judged = things.condition("Ready", "False", "NotJudged", "security is none")
+    found = [things.grant("ann", OK), things.grant("bob", waiting), things.grant("cid", not_judged)]
     told = snapshot(objects={"loggrants": found, "pods": []})
     text = lines_of(told)
-    assert "!! grants: 2 LogGrant objects, 1 not there" in text
+    assert "!! grants: 3 LogGrant objects, 1 not there" in text
     assert "!! bob: reader on orders to user:corp/bob" in text
-    assert "Ready False (NotJudged): security is none" in text and "ann" not in text
+    assert "Ready False (Refused): bob is nobody" in text and "ann" not in text
+    assert "cid" not in text, "nothing is to be done: it is given once security is on"
     assert "1 grant is not there" in summarize(told)["trouble"]
     well = lines_of(snapshot(objects={"loggrants": found[:1], "pods": []}))
     assert "ok grants: 1 LogGrant objects, 0 not there" in well

@@ -53,6 +53,7 @@ MEMBER_COUNTS: Final = (1, 3, 5)
 FOUNDING_VARIABLE: Final = "DURAMEN_ZOOKEEPER_FOUNDING"
 _TRUE: Final = "true"
 _HEAP_BYTES_MIN: Final = 64 * MIB
+_PATIENT_LOOKS: Final = 6
 _DEATH_SIGNAL: Final = 1
 """Of Linux's prctl: which signal a process gets when the one that made it ends."""
 
@@ -200,7 +201,8 @@ async def _run_renewed(
         if not failures:
             sys.stderr.write(f"{options.name} stops: {sentence}\n")
         failures.append(sentence)
-        pass_on(signal.SIGTERM)
+        # Told at every look, every 2 s: a server that hangs in its end is not waited for.
+        pass_on(signal.SIGTERM if len(failures) < _PATIENT_LOOKS else signal.SIGKILL)
 
     def hand_on() -> None:
         write_held_files(watched.held, options.data_dir)

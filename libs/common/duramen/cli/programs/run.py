@@ -202,7 +202,8 @@ def _choose_security(wanted: Security | None, data: Path) -> Security:
     if recalled == "none":
         say(
             f"{data} ran with --security none, and does so again: whoever reaches its ports may "
-            "do everything; --security on gives it identities, and keeps its records"
+            "do everything, and there is no curl.conf or token; --security on gives it identities, "
+            "and keeps its records"
         )
     return recalled or "on"
 
