@@ -63,7 +63,7 @@ def world(kwok_cluster: ClusterHandle) -> Iterator[World]:
         config = write_kubeconfig(kwok_cluster, namespace, proxy.url)
         with running_operator(OperatorProcess(config, namespace, twin.url)):
             objects = Objects(kwok_cluster, namespace)
-            objects.apply("LogCluster", "main", {"security": "none"})
+            objects.apply("LogCluster", "main", {"security": "none", "acceptAnybody": True})
             yield World(objects, twin, proxy)
 
 

@@ -23,9 +23,10 @@ def resource_server(api_server: ClusterHandle) -> ClusterHandle:
     names = [f"crd/{definition['metadata']['name']}" for definition in definitions]
     api_server.kubectl("wait", "--for=condition=Established", "--timeout=60s", *names)
     for definition in definitions:
-        # kubectl keeps what it discovers first: the last short name is told a moment later.
         for name in definition["spec"]["names"].get("shortNames", ()):
             api_server.wait_known(name)
+    # kubectl keeps what it discovered first, as it waited, and a short name may have come since.
+    api_server.kubectl("api-resources")
     return api_server
 
 
