@@ -91,7 +91,11 @@ def test_a_program_without_its_extra_says_which(library: Environment) -> None:
         (["duramen", "run", "--demo", "--once"], 2, "duramen: run needs the extra 'run'"),
         (["duramen", "bench", "journal"], 2, "duramen-bookie needs the extra 'bookie'"),
         (["duramen", "archive", "run"], 2, "duramen-spark needs the extra 'spark'"),
-        (["duramen-zookeeper", "--data-dir", "data"], 1, "pip install 'duramen[run]'"),
+        (
+            ["duramen-zookeeper", "--data-dir", "data", "--host", "127.0.0.1"],
+            1,
+            "pip install 'duramen[run]'",
+        ),
     ],
 )
 def test_a_command_without_its_extra_says_which(

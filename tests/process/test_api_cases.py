@@ -69,6 +69,7 @@ BEYOND_THE_SCHEMA: Final = {
     "line": "the same",
     "timestamp": "the same",
     "txid": "the same",
+    "limits": "none, or more than can be counted, of bytes; 3.0 for an integer",
     "replication": "copies that do not fit one another; 3.0 for an integer",
     "roll": "shorter than can be",
     "flush": "longer than can be",
