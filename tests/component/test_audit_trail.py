@@ -250,7 +250,8 @@ def test_a_change_needs_room_for_its_record(
         for _ in range(100):
             one.note_refusal(CALL)
         for _ in range(let_in):
-            one.note(CALL, was_reserved=True)
+            one.release()
+            one.note(CALL)
         assert (one.statistics()["lost"], one.statistics()["reserved"]) == (0, 0)
         log.is_away = False
         await note_until_stored(one, 0)
@@ -440,6 +441,32 @@ def test_a_door_refuses_changes_that_nobody_could_record_and_lets_the_rest_in(
         for method, path in (("POST", f"{log}/records"), ("GET", log), ("GET", "/v1/grants")):
             assert (await port.call(method, path, op)).status == 200
         await port.trail.stop()
+
+    play(tmp_path, scenario)
+
+
+def test_changes_that_are_refused_behind_the_door_have_the_bound_of_refusals(
+    tmp_path: Path,
+) -> None:
+    async def scenario(world: World) -> None:
+        port = Port(world.ports[0].receiver, world.admissions[0], is_audit_required=True)
+        op = world.callers.identify("operator", "op", port.receiver)
+        await port.trail.start()
+        truncate = "/v1/namespaces/shop/logs/orders:truncate"
+        once = int(REFUSAL_COUNT_AT_ONCE)
+        port.status = 429
+        for _ in range(once):
+            await port.call("POST", truncate, op)
+        port.status = 403
+        for _ in range(2 * once):
+            await port.call("POST", truncate, op)
+        assert port.trail.statistics()["reserved"] == 0
+        await port.trail.stop()
+        noted = [one["status"] for one in port.audit_log.records("call")]
+        assert set(noted) == {403}, "what limits refuse is counted"
+        assert once <= len(noted) < 2 * once
+        (row,) = [row for told in port.audit_log.records("counts") for row in told["counts"]]
+        assert row == ["service:operator/op", "shop", "truncate", "refused", 3 * once - len(noted)]
 
     play(tmp_path, scenario)
 

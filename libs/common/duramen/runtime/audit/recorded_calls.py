@@ -1,7 +1,7 @@
 """Which calls of a public port are recorded, and as what: told by its door, before and behind.
 
-A change and a refusal are recorded by themselves; appends, reads and lists are counted. What came
-of a call is seen when its answer begins. Of a request nothing is taken but who, from where, and
+A change and a refusal are recorded by themselves; appends, reads, lists, and what limits refuse are
+counted. What came of a call is seen when its answer begins. Of a request nothing is taken but who, from where, and
 names that were judged: no header, no path, no byte of a body.
 
 Called by `runtime.admission.public_door`. Source: docs/protocol/audit.md "What is recorded".
@@ -27,7 +27,8 @@ from duramen.runtime.public.calls import GRANTS_PATH, On, Side
 
 _HEADER: Final = REQUEST_KEY.encode()
 _COUNTED: Final = frozenset((Verb.APPEND, Verb.READ, Verb.LIST))
-_REFUSED: Final = frozenset((401, 403, 429))
+_BEYOND_LIMITS: Final = 429
+_REFUSED: Final = frozenset((401, 403, _BEYOND_LIMITS))
 _FROM_CHARACTERS_MAX: Final = 64
 _ID_CHARACTERS_MAX: Final = 32
 
@@ -134,10 +135,18 @@ class RecordedCall:
         self._is_told = True
         call, outcome = self._call, name_outcome(status)
         assert call.found is not None, "it is of the table"
-        if not self._is_change and outcome != "refused":
+        if self._was_reserved:
+            self._trail.release()
+        verb = call.found.row.verb.value
+        key = CountKey(_name(call), call.found.namespace, verb, outcome)
+        if status == _BEYOND_LIMITS:
+            # Whoever is beyond a limit asks often: else it uses up what refusals may be recorded.
+            self._trail.count(key)
+            return
+        is_refused = outcome == "refused"
+        if not self._is_change and not is_refused:
             if not self._is_forwarded:
-                verb = call.found.row.verb.value
-                self._trail.count(CountKey(_name(call), call.found.namespace, verb, outcome))
+                self._trail.count(key)
             return
         word, target = _name_work(self._scope, call.found)
         members: dict[str, Any] = {
@@ -151,10 +160,10 @@ class RecordedCall:
         }
         if self._is_forwarded:
             members["forwarded"] = True
-        if self._is_change:
-            self._trail.note(members, was_reserved=self._was_reserved)
+        if not is_refused:
+            self._trail.note(members)
         elif not self._trail.note_refusal(members):
-            self._trail.count(CountKey(_name(call), call.found.namespace, word, outcome))
+            self._trail.count(key)
 
 
 def draw_request_id() -> str:

@@ -184,7 +184,7 @@ class AuditTrail:
     # --- Noting ----------------------------------------------------------------------------------
 
     def reserve(self) -> bool:
-        """Keep room for the record of a change; whether any was kept, to be given to `note`.
+        """Keep room for the record of a change; whether any was kept, to be given to `release`.
 
         Raises:
             DuramenError: `audit_unavailable`: there is none, and the change must not be made.
@@ -202,9 +202,13 @@ class AuditTrail:
         self._reserved_count += 1
         return True
 
-    def note(self, members: Mapping[str, Any], *, was_reserved: bool = False) -> None:
+    def release(self) -> None:
+        """What came of a change is known: `note` it now if it is to be recorded, nobody else does
+        so before the next await."""
+        self._reserved_count -= 1
+
+    def note(self, members: Mapping[str, Any]) -> None:
         """Record one call; what finds no room is counted as lost."""
-        self._reserved_count -= was_reserved
         if not self._add(CALL, members, WAITING_BYTES_MAX):
             self._untold_lost_count += 1
             self._lost_count += 1
