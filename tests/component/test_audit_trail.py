@@ -20,7 +20,7 @@ from duramen.errors import DuramenError
 from duramen.runtime.audit import spool, trail
 from duramen.runtime.audit.recorded_admin import RecordedAdmin
 from duramen.runtime.audit.spool import AuditSpool
-from duramen.runtime.audit.trail import REFUSAL_COUNT_AT_ONCE, AuditTrail
+from duramen.runtime.audit.trail import REFUSAL_COUNT_AT_ONCE, RESERVED_COUNT_MAX, AuditTrail
 from duramen.runtime.role import StartRefusedError
 from duramen.runtime.service import parse_options
 from duramen.units import MS
@@ -242,22 +242,39 @@ def test_a_change_needs_room_for_its_record(
         one = make_trail(log, folder=tmp_path, is_required=True)
         await one.start()
         let_in = 3
-        assert all(one.reserve() for _ in range(let_in))
+        assert all(one.reserve("user:corp/ann") for _ in range(let_in))
         with pytest.raises(DuramenError, match="audit_unavailable") as refused:
-            one.reserve()
+            one.reserve("user:corp/ann")
         assert refused.value.kind.status == 503
         # Whoever was let in finds room, whatever came between.
         for _ in range(100):
             one.note_refusal(CALL)
         for _ in range(let_in):
-            one.release()
+            one.release("user:corp/ann")
             one.note(CALL)
         assert (one.statistics()["lost"], one.statistics()["reserved"]) == (0, 0)
         log.is_away = False
         await note_until_stored(one, 0)
-        assert one.reserve()
+        assert one.reserve("user:corp/ann")
         await one.stop()
         assert log.check() == []
+
+    uvloop.run(scenario())
+
+
+def test_who_has_many_changes_under_way_leaves_room_for_those_of_others() -> None:
+    async def scenario() -> None:
+        one = make_trail(AuditLogTwin(), is_required=True)
+        await one.start()
+        for _ in range(RESERVED_COUNT_MAX):
+            one.reserve("user:corp/ann")
+        with pytest.raises(DuramenError, match="rate_limited") as refused:
+            one.reserve("user:corp/ann")
+        assert refused.value.kind.status == 429
+        assert one.reserve("user:corp/bob")
+        one.release("user:corp/ann")
+        assert one.reserve("user:corp/ann")
+        await one.stop()
 
     uvloop.run(scenario())
 
@@ -280,11 +297,11 @@ def test_a_file_that_cannot_be_written_refuses_changes_only_while_the_log_is_awa
             one.note(CALL)
             await wait_for(lambda: one.statistics()["file_fault"] is not None)
             with pytest.raises(DuramenError, match="audit_unavailable"):
-                one.reserve()
+                one.reserve("user:corp/ann")
         one.note(CALL)
         await wait_for(lambda: one.statistics()["file_fault"] is None)
         assert len(pending(tmp_path)) == 3
-        assert one.reserve()
+        assert one.reserve("user:corp/ann")
         log.is_away = False
         await one.stop()
         assert log.check() == []

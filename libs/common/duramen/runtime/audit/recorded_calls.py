@@ -1,8 +1,8 @@
 """Which calls of a public port are recorded, and as what: told by its door, before and behind.
 
 A change and a refusal are recorded by themselves; appends, reads, lists, and what limits refuse are
-counted. What came of a call is seen when its answer begins. Of a request nothing is taken but who, from where, and
-names that were judged: no header, no path, no byte of a body.
+counted. What came of a call is seen when its answer begins. Of a request nothing is taken but who,
+from where, and names that were judged: no header, no path, no byte of a body.
 
 Called by `runtime.admission.public_door`. Source: docs/protocol/audit.md "What is recorded".
 """
@@ -69,7 +69,8 @@ class RecordedCalls:
         """A call of the table was let in; None: it is none of the table.
 
         Raises:
-            DuramenError: `audit_unavailable`: it is a change, and has to be recorded.
+            DuramenError: `audit_unavailable`, `rate_limited`: it is a change, has to be recorded,
+                and there is no room.
         """
         if call.found is None:
             return None
@@ -77,9 +78,10 @@ class RecordedCalls:
         try:
             # Who asks for a list of grants changes nothing.
             changes = is_change and call.found.row.method != "GET"
-            was_reserved = changes and self.trail.reserve()
-        except DuramenError:
-            key = CountKey(_name(call), call.found.namespace, call.found.row.verb.value, "failed")
+            was_reserved = changes and self.trail.reserve(_name(call))
+        except DuramenError as error:
+            outcome = name_outcome(error.kind.status)
+            key = CountKey(_name(call), call.found.namespace, call.found.row.verb.value, outcome)
             self.trail.count(key)
             raise
         if is_change:
@@ -136,7 +138,7 @@ class RecordedCall:
         call, outcome = self._call, name_outcome(status)
         assert call.found is not None, "it is of the table"
         if self._was_reserved:
-            self._trail.release()
+            self._trail.release(_name(call))
         verb = call.found.row.verb.value
         key = CountKey(_name(call), call.found.namespace, verb, outcome)
         if status == _BEYOND_LIMITS:

@@ -47,6 +47,9 @@ _LOST: Final = Counter("duramen_audit_lost", "Audit records that found no room")
 
 REFUSALS_BYTES_MAX: Final = WAITING_BYTES_MAX // 2
 COUNTS_WAITING_BYTES_MAX: Final = WAITING_BYTES_MAX * 3 // 4
+RESERVED_COUNT_MAX: Final = 64
+"""Changes that one principal has under way: slow bodies of one would keep all others out."""
+
 REFUSAL_COUNT_PER_S: Final = 50.0
 REFUSAL_COUNT_AT_ONCE: Final = 500.0
 _GATHER_S: Final = 0.2
@@ -59,6 +62,7 @@ _ROWS_PER_RECORD: Final = 16
 
 _BACKOFF: Final = Backoff(500 * MS, 30 * SECOND)
 _RETRY_AFTER_MS: Final = 5_000
+_RETRY_SOON_MS: Final = 1_000
 
 
 class AuditSink(Protocol):
@@ -99,6 +103,7 @@ class AuditTrail:
         self._waiting_bytes = 0
         self._unfiled_count = 0
         self._is_file_whole = True
+        self._reserved: dict[str, int] = {}
         self._reserved_count = 0
         self._untold_lost_count = 0
         self._lost_count = 0
@@ -172,6 +177,7 @@ class AuditTrail:
             "waiting_bytes": self._waiting_bytes,
             "waiting_bytes_max": WAITING_BYTES_MAX,
             "reserved": self._reserved_count,
+            "reserved_max_each": RESERVED_COUNT_MAX,
             "counted_rows": len(self._counts),
             "counted_rows_max": ROW_COUNT_MAX,
             "stored": self._stored_count,
@@ -183,11 +189,15 @@ class AuditTrail:
 
     # --- Noting ----------------------------------------------------------------------------------
 
-    def reserve(self) -> bool:
+    def reserve(self, who: str) -> bool:
         """Keep room for the record of a change; whether any was kept, to be given to `release`.
 
+        Args:
+            who: the principal; each has room for 64.
+
         Raises:
-            DuramenError: `audit_unavailable`: there is none, and the change must not be made.
+            DuramenError: `audit_unavailable`: there is none, and the change must not be made;
+                `rate_limited`: there is, and this principal has as much of it as it may.
         """
         if not self._is_required:
             return False
@@ -199,13 +209,22 @@ class AuditTrail:
                 "what this would change could not be recorded now: the audit log is away",
                 retry_after_ms=_RETRY_AFTER_MS,
             )
+        if self._reserved.get(who, 0) >= RESERVED_COUNT_MAX:
+            raise DuramenError(
+                "rate_limited",
+                f"{RESERVED_COUNT_MAX} changes of yours are under way: wait until one is answered",
+                retry_after_ms=_RETRY_SOON_MS,
+            )
+        self._reserved[who] = self._reserved.get(who, 0) + 1
         self._reserved_count += 1
         return True
 
-    def release(self) -> None:
-        """What came of a change is known: `note` it now if it is to be recorded, nobody else does
-        so before the next await."""
+    def release(self, who: str) -> None:
+        """Give back what was kept; nobody else takes it before the next await."""
         self._reserved_count -= 1
+        self._reserved[who] -= 1
+        if not self._reserved[who]:
+            del self._reserved[who]
 
     def note(self, members: Mapping[str, Any]) -> None:
         """Record one call; what finds no room is counted as lost."""
