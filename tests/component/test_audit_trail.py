@@ -29,6 +29,7 @@ from tests.component.admission_world import as_user, bear
 from tests.component.audit_world import AuditLogTwin, make_trail
 from tests.component.door_world import Port, World, play
 from tests.component.issuing_world import IssuingWorld
+from tests.pauses import let_pass
 from tests.waiting import wait_for
 
 CALL = {"who": "user:corp/ann", "from": None, "verb": "end", "target": "shop/orders",
@@ -275,6 +276,33 @@ def test_who_has_many_changes_under_way_leaves_room_for_those_of_others() -> Non
         one.release("user:corp/ann")
         assert one.reserve("user:corp/ann")
         await one.stop()
+
+    uvloop.run(scenario())
+
+
+def test_a_call_that_outlives_the_stop_is_lost_and_no_forgery(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario() -> None:
+        monkeypatch.setattr(trail, "_COUNTED_S", 0.01)
+        one: AuditTrail
+
+        class Late(AuditLogTwin):
+            async def append(self, lines: Sequence[bytes]) -> None:
+                await super().append(lines)
+                if self.records("end") and not one.statistics()["lost"]:
+                    one.note(CALL)
+                    assert not one.note_refusal(CALL)
+                    one.count(CountKey(None, None, None, "refused"))
+                    await let_pass(0.05, what="another minute, for what was counted")
+
+        log = Late()
+        one = make_trail(log)
+        await one.start()
+        await one.stop()
+        assert [told["kind"] for told in log.records()] == ["start", "end"]
+        assert one.statistics()["lost"] == 1
+        assert log.check() == []
 
     uvloop.run(scenario())
 

@@ -227,7 +227,7 @@ class AuditTrail:
             del self._reserved[who]
 
     def note(self, members: Mapping[str, Any]) -> None:
-        """Record one call; what finds no room is counted as lost."""
+        """Record one call; what finds no room, or comes behind the end, is counted as lost."""
         if not self._add(CALL, members, WAITING_BYTES_MAX):
             self._untold_lost_count += 1
             self._lost_count += 1
@@ -251,6 +251,9 @@ class AuditTrail:
     # --- Waiting ---------------------------------------------------------------------------------
 
     def _add(self, kind: str, members: Mapping[str, Any], most_bytes: int) -> bool:
+        if self._has_ended:
+            # A call that outlives the stop: behind `end` a check takes a record for a forgery.
+            return False
         if self._waiting_bytes + RECORD_BYTES_MAX > most_bytes:
             return False
         if self._untold_lost_count:
@@ -281,6 +284,8 @@ class AuditTrail:
 
     def _report_counts(self) -> None:
         """Records of what was counted; while there is no room for them the table goes on."""
+        if self._has_ended:
+            return
         rows_bytes = (len(self._counts) // _ROWS_PER_RECORD + 1) * COUNTS_BYTES_MAX
         if self._waiting_bytes + rows_bytes > COUNTS_WAITING_BYTES_MAX:
             return
