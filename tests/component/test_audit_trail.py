@@ -15,7 +15,7 @@ import pytest
 import uvloop
 
 from duramen.backoff import Backoff
-from duramen.core.audit.counts import ROW_COUNT_MAX, CountKey
+from duramen.core.audit.counts import ROW_COUNT_MAX, CallCounts, CountKey
 from duramen.errors import DuramenError
 from duramen.runtime.audit import spool, trail
 from duramen.runtime.audit.recorded_admin import RecordedAdmin
@@ -304,6 +304,43 @@ def test_a_call_that_outlives_the_stop_is_lost_and_no_forgery(
         assert one.statistics()["lost"] == 1
         assert log.check() == []
 
+    uvloop.run(scenario())
+
+
+def test_what_nobody_expects_is_told_and_ends_no_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Odd(AuditLogTwin):
+        async def append(self, lines: Sequence[bytes]) -> None:
+            if is_odd:
+                raise ValueError("as nobody expects")
+            await super().append(lines)
+
+    def fail(*_: object) -> None:
+        raise ValueError("as nobody expects")
+
+    async def scenario() -> None:
+        nonlocal is_odd
+        monkeypatch.setattr(trail, "_COUNTED_S", 0.01)
+        log = Odd()
+        one = make_trail(log, folder=tmp_path)
+        await one.start()
+        with monkeypatch.context() as odd:
+            odd.setattr(AuditSpool, "add", fail)
+            odd.setattr(AuditSpool, "rewrite", fail)
+            odd.setattr(CallCounts, "take", fail)
+            one.note(CALL)
+            one.count(CountKey(None, None, None, "refused"))
+            await wait_for(lambda: "what was counted" in caplog.text)
+            await wait_for(lambda: one.statistics()["file_fault"] == "as nobody expects")
+            await wait_for(lambda: one.statistics()["log_fault"] == "as nobody expects")
+        is_odd = False
+        await note_until_stored(one)
+        await one.stop()
+        assert len(log.records("call")) == 2 and log.records("counts")
+        assert log.check() == []
+
+    is_odd = True
     uvloop.run(scenario())
 
 

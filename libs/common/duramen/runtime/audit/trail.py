@@ -61,6 +61,7 @@ _ROWS_PER_RECORD: Final = 16
 """A row has a principal, of 560 bytes where all of it has to be escaped, a namespace and words."""
 
 _BACKOFF: Final = Backoff(500 * MS, 30 * SECOND)
+_EXPECTED: Final = (DuramenError, PeerError, OSError)
 _RETRY_AFTER_MS: Final = 5_000
 _RETRY_SOON_MS: Final = 1_000
 
@@ -280,7 +281,11 @@ class AuditTrail:
     async def _report_all(self) -> None:
         while True:
             await asyncio.sleep(_COUNTED_S)
-            self._report_counts()
+            try:
+                self._report_counts()
+            except Exception:
+                # Later counts have to be told still.
+                _LOG.exception("what was counted for the audit log cannot be told")
 
     def _report_counts(self) -> None:
         """Records of what was counted; while there is no room for them the table goes on."""
@@ -321,10 +326,9 @@ class AuditTrail:
                     await asyncio.to_thread(self._spool.add, fresh)
                 else:
                     await asyncio.to_thread(self._spool.rewrite, [w.line for w in self._waiting])
-            except OSError as error:
+            except Exception as error:
                 self._is_file_whole = False
-                self._complain("file", str(error), self._file_fault)
-                self._file_fault = str(error)
+                self._file_fault = self._complain("file", error, self._file_fault)
             else:
                 self._is_file_whole, self._file_fault = True, None
             self._unfiled_count -= new
@@ -336,32 +340,37 @@ class AuditTrail:
                 return
             try:
                 await asyncio.to_thread(self._spool.empty, self._last_stored)
-            except OSError as error:
+            except Exception as error:
                 self._is_file_whole = False
-                self._complain("file", str(error), self._file_fault)
-                self._file_fault = str(error)
+                self._file_fault = self._complain("file", error, self._file_fault)
 
     # --- The log ---------------------------------------------------------------------------------
 
     async def _send_all(self) -> None:
         failure_count = 0
         while True:
-            batch = self._take_batch()
-            if not batch:
-                self._has_filed.clear()
-                await self._has_filed.wait()
-                continue
             try:
-                await self._sink.append([one.line for one in batch])
-            except (DuramenError, PeerError) as error:
-                self._complain("log", str(error), self._log_fault)
-                self._log_fault = str(error)
+                has_sent = await self._send_batch()
+            except Exception as error:
+                # Records that come later have to be stored still, whatever this was.
+                self._log_fault = self._complain("log", error, self._log_fault)
                 await asyncio.sleep(_BACKOFF.pause_us(failure_count) / SECOND)
                 failure_count += 1
                 continue
             failure_count, self._log_fault = 0, None
-            self._let_go(batch)
-            await self._empty_file()
+            if not has_sent:
+                self._has_filed.clear()
+                await self._has_filed.wait()
+
+    async def _send_batch(self) -> bool:
+        """Have the log take the oldest records; whether there were any."""
+        batch = self._take_batch()
+        if not batch:
+            return False
+        await self._sink.append([one.line for one in batch])
+        self._let_go(batch)
+        await self._empty_file()
+        return True
 
     def _let_go(self, stored: Sequence[_Waiting]) -> None:
         """The log has the oldest ones."""
@@ -383,9 +392,13 @@ class AuditTrail:
             batch.append(one)
         return batch
 
-    def _complain(self, what: str, why: str, before: str | None) -> None:
+    def _complain(self, what: str, error: Exception, before: str | None) -> str:
+        """Tell what stands in the way, once; what nobody expects with where it came from."""
+        why = str(error) or repr(error)
         if before is None:
-            _LOG.warning("the audit %s does not take records: %s", what, why)
+            origin = None if isinstance(error, _EXPECTED) else error
+            _LOG.warning("the audit %s does not take records: %s", what, why, exc_info=origin)
+        return why
 
 
 def open_trail(options: ServiceOptions, sink: AuditSink) -> AuditTrail:
