@@ -15,8 +15,10 @@ import pytest
 import uvloop
 
 from duramen.backoff import Backoff
+from duramen.config import NamespaceConfig
 from duramen.core.audit.counts import ROW_COUNT_MAX, CallCounts, CountKey
 from duramen.errors import DuramenError
+from duramen.ids import LogId
 from duramen.runtime.audit import spool, trail
 from duramen.runtime.audit.recorded_admin import RecordedAdmin
 from duramen.runtime.audit.spool import AuditSpool
@@ -24,6 +26,7 @@ from duramen.runtime.audit.trail import REFUSAL_COUNT_AT_ONCE, RESERVED_COUNT_MA
 from duramen.runtime.role import StartRefusedError
 from duramen.runtime.service import parse_options
 from duramen.units import MS
+from duramen_writeproxy.logs.audit_log import AuditLog
 from tests.component.admin_world import THROUGH, AdminPort, read_held, run, serving
 from tests.component.admission_world import as_user, bear
 from tests.component.audit_world import AuditLogTwin, make_trail
@@ -551,6 +554,30 @@ def test_changes_that_are_refused_behind_the_door_have_the_bound_of_refusals(
         assert row == ["service:operator/op", "shop", "truncate", "refused", 3 * once - len(noted)]
 
     play(tmp_path, scenario)
+
+
+def test_the_audit_log_is_made_as_older_sequencers_know_namespaces() -> None:
+    made: list[dict[str, Any]] = []
+
+    class Catalog:
+        """No log is found, and whoever makes one is noted."""
+
+        async def find(self, *_: str) -> LogId:
+            raise DuramenError("namespace_not_found", "there is none")
+
+        async def create_namespace(self, _: str, config: dict[str, Any]) -> None:
+            made.append(config)
+
+        async def create_log(self, *_: Any) -> None:
+            """Nobody looks at it."""
+
+    async def scenario() -> None:
+        catalog: Any = Catalog()
+        with pytest.raises(DuramenError, match="namespace_not_found"):
+            await AuditLog(catalog, catalog, catalog, catalog).append([b"{}"])
+
+    uvloop.run(scenario())
+    assert made == [NamespaceConfig().to_stored()] != [NamespaceConfig().to_json()]
 
 
 def test_admin_ports_record_what_operates_and_who_is_refused(tmp_path: Path) -> None:
