@@ -314,8 +314,10 @@ def test_what_nobody_expects_is_told_and_ends_no_task(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Odd(AuditLogTwin):
+        is_odd = True
+
         async def append(self, lines: Sequence[bytes]) -> None:
-            if is_odd:
+            if self.is_odd:
                 raise ValueError("as nobody expects")
             await super().append(lines)
 
@@ -323,7 +325,6 @@ def test_what_nobody_expects_is_told_and_ends_no_task(
         raise ValueError("as nobody expects")
 
     async def scenario() -> None:
-        nonlocal is_odd
         monkeypatch.setattr(trail, "_COUNTED_S", 0.01)
         log = Odd()
         one = make_trail(log, folder=tmp_path)
@@ -337,13 +338,12 @@ def test_what_nobody_expects_is_told_and_ends_no_task(
             await wait_for(lambda: "what was counted" in caplog.text)
             await wait_for(lambda: one.statistics()["file_fault"] == "as nobody expects")
             await wait_for(lambda: one.statistics()["log_fault"] == "as nobody expects")
-        is_odd = False
+        log.is_odd = False
         await note_until_stored(one)
         await one.stop()
         assert len(log.records("call")) == 2 and log.records("counts")
         assert log.check() == []
 
-    is_odd = True
     uvloop.run(scenario())
 
 
