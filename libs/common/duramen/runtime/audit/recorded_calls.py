@@ -22,6 +22,7 @@ from duramen.core.rights.verbs import Verb
 from duramen.errors import DuramenError
 from duramen.runtime.admission.call_rows import FoundRow
 from duramen.runtime.admission.callers import REQUEST_KEY, AdmittedCall
+from duramen.runtime.admission.counted_calls import describe_target
 from duramen.runtime.audit.trail import AuditTrail
 from duramen.runtime.public.calls import GRANTS_PATH, On, Side
 
@@ -190,10 +191,9 @@ def _name_work(scope: Scope, found: FoundRow | None) -> tuple[str | None, str | 
     """The verb and its target; None: no call of the table."""
     if found is None:
         return None, None
-    row, namespace, log = found
-    verb = row.verb.value
-    if namespace is not None:
-        return verb, namespace if log is None else f"{namespace}/{log}"
+    row, verb = found.row, found.row.verb.value
+    if target := describe_target(found):
+        return verb, target
     if row.judged is not On.CALL:
         return verb, "cluster"
     if row.path != GRANTS_PATH:
