@@ -54,13 +54,18 @@ class Answer(NamedTuple):
 
 
 class Port:
-    """One proxy's door."""
+    """One proxy's door.
+
+    Attributes:
+        status: what the application answers.
+    """
 
     def __init__(
         self, receiver: Identity, admission: ClientAdmission, *, is_audit_required: bool = False
     ) -> None:
         self.receiver = receiver
         self.reached: list[Any] = []
+        self.status = 200
         self.audit_log = AuditLogTwin()
         node = f"{receiver.role.value}/{receiver.name}"
         self.trail = make_trail(self.audit_log, node, is_required=is_audit_required)
@@ -70,7 +75,7 @@ class Port:
 
     async def _serve(self, scope: Any, _receive: Any, send: Any) -> None:
         self.reached.append(scope)
-        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.start", "status": self.status, "headers": []})
         await send({"type": "http.response.body", "body": b""})
 
     async def call(self, method: str, path: str, *shown: Headers, twice: bool = False) -> Answer:

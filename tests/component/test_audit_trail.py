@@ -15,20 +15,24 @@ import pytest
 import uvloop
 
 from duramen.backoff import Backoff
-from duramen.core.audit.counts import ROW_COUNT_MAX, CountKey
+from duramen.config import NamespaceConfig
+from duramen.core.audit.counts import ROW_COUNT_MAX, CallCounts, CountKey
 from duramen.errors import DuramenError
+from duramen.ids import LogId
 from duramen.runtime.audit import spool, trail
 from duramen.runtime.audit.recorded_admin import RecordedAdmin
 from duramen.runtime.audit.spool import AuditSpool
-from duramen.runtime.audit.trail import REFUSAL_COUNT_AT_ONCE, AuditTrail
+from duramen.runtime.audit.trail import REFUSAL_COUNT_AT_ONCE, RESERVED_COUNT_MAX, AuditTrail
 from duramen.runtime.role import StartRefusedError
 from duramen.runtime.service import parse_options
 from duramen.units import MS
+from duramen_writeproxy.logs.audit_log import AuditLog
 from tests.component.admin_world import THROUGH, AdminPort, read_held, run, serving
 from tests.component.admission_world import as_user, bear
 from tests.component.audit_world import AuditLogTwin, make_trail
 from tests.component.door_world import Port, World, play
 from tests.component.issuing_world import IssuingWorld
+from tests.pauses import let_pass
 from tests.waiting import wait_for
 
 CALL = {"who": "user:corp/ann", "from": None, "verb": "end", "target": "shop/orders",
@@ -242,20 +246,102 @@ def test_a_change_needs_room_for_its_record(
         one = make_trail(log, folder=tmp_path, is_required=True)
         await one.start()
         let_in = 3
-        assert all(one.reserve() for _ in range(let_in))
+        assert all(one.reserve("user:corp/ann") for _ in range(let_in))
         with pytest.raises(DuramenError, match="audit_unavailable") as refused:
-            one.reserve()
+            one.reserve("user:corp/ann")
         assert refused.value.kind.status == 503
         # Whoever was let in finds room, whatever came between.
         for _ in range(100):
             one.note_refusal(CALL)
         for _ in range(let_in):
-            one.note(CALL, was_reserved=True)
+            one.release("user:corp/ann")
+            one.note(CALL)
         assert (one.statistics()["lost"], one.statistics()["reserved"]) == (0, 0)
         log.is_away = False
         await note_until_stored(one, 0)
-        assert one.reserve()
+        assert one.reserve("user:corp/ann")
         await one.stop()
+        assert log.check() == []
+
+    uvloop.run(scenario())
+
+
+def test_who_has_many_changes_under_way_leaves_room_for_those_of_others() -> None:
+    async def scenario() -> None:
+        one = make_trail(AuditLogTwin(), is_required=True)
+        await one.start()
+        for _ in range(RESERVED_COUNT_MAX):
+            one.reserve("user:corp/ann")
+        with pytest.raises(DuramenError, match="rate_limited") as refused:
+            one.reserve("user:corp/ann")
+        assert refused.value.kind.status == 429
+        assert one.reserve("user:corp/bob")
+        one.release("user:corp/ann")
+        assert one.reserve("user:corp/ann")
+        await one.stop()
+
+    uvloop.run(scenario())
+
+
+def test_a_call_that_outlives_the_stop_is_lost_and_no_forgery(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario() -> None:
+        monkeypatch.setattr(trail, "_COUNTED_S", 0.01)
+        one: AuditTrail
+
+        class Late(AuditLogTwin):
+            async def append(self, lines: Sequence[bytes]) -> None:
+                await super().append(lines)
+                if self.records("end") and not one.statistics()["lost"]:
+                    one.note(CALL)
+                    assert not one.note_refusal(CALL)
+                    one.count(CountKey(None, None, None, "refused"))
+                    await let_pass(0.05, what="another minute, for what was counted")
+
+        log = Late()
+        one = make_trail(log)
+        await one.start()
+        await one.stop()
+        assert [told["kind"] for told in log.records()] == ["start", "end"]
+        assert one.statistics()["lost"] == 1
+        assert log.check() == []
+
+    uvloop.run(scenario())
+
+
+def test_what_nobody_expects_is_told_and_ends_no_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Odd(AuditLogTwin):
+        is_odd = True
+
+        async def append(self, lines: Sequence[bytes]) -> None:
+            if self.is_odd:
+                raise ValueError("as nobody expects")
+            await super().append(lines)
+
+    def fail(*_: object) -> None:
+        raise ValueError("as nobody expects")
+
+    async def scenario() -> None:
+        monkeypatch.setattr(trail, "_COUNTED_S", 0.01)
+        log = Odd()
+        one = make_trail(log, folder=tmp_path)
+        await one.start()
+        with monkeypatch.context() as odd:
+            odd.setattr(AuditSpool, "add", fail)
+            odd.setattr(AuditSpool, "rewrite", fail)
+            odd.setattr(CallCounts, "take", fail)
+            one.note(CALL)
+            one.count(CountKey(None, None, None, "refused"))
+            await wait_for(lambda: "what was counted" in caplog.text)
+            await wait_for(lambda: one.statistics()["file_fault"] == "as nobody expects")
+            await wait_for(lambda: one.statistics()["log_fault"] == "as nobody expects")
+        log.is_odd = False
+        await note_until_stored(one)
+        await one.stop()
+        assert len(log.records("call")) == 2 and log.records("counts")
         assert log.check() == []
 
     uvloop.run(scenario())
@@ -279,11 +365,11 @@ def test_a_file_that_cannot_be_written_refuses_changes_only_while_the_log_is_awa
             one.note(CALL)
             await wait_for(lambda: one.statistics()["file_fault"] is not None)
             with pytest.raises(DuramenError, match="audit_unavailable"):
-                one.reserve()
+                one.reserve("user:corp/ann")
         one.note(CALL)
         await wait_for(lambda: one.statistics()["file_fault"] is None)
         assert len(pending(tmp_path)) == 3
-        assert one.reserve()
+        assert one.reserve("user:corp/ann")
         log.is_away = False
         await one.stop()
         assert log.check() == []
@@ -442,6 +528,56 @@ def test_a_door_refuses_changes_that_nobody_could_record_and_lets_the_rest_in(
         await port.trail.stop()
 
     play(tmp_path, scenario)
+
+
+def test_changes_that_are_refused_behind_the_door_have_the_bound_of_refusals(
+    tmp_path: Path,
+) -> None:
+    async def scenario(world: World) -> None:
+        port = Port(world.ports[0].receiver, world.admissions[0], is_audit_required=True)
+        op = world.callers.identify("operator", "op", port.receiver)
+        await port.trail.start()
+        truncate = "/v1/namespaces/shop/logs/orders:truncate"
+        once = int(REFUSAL_COUNT_AT_ONCE)
+        port.status = 429
+        for _ in range(once):
+            await port.call("POST", truncate, op)
+        port.status = 403
+        for _ in range(2 * once):
+            await port.call("POST", truncate, op)
+        assert port.trail.statistics()["reserved"] == 0
+        await port.trail.stop()
+        noted = [one["status"] for one in port.audit_log.records("call")]
+        assert set(noted) == {403}, "what limits refuse is counted"
+        assert once <= len(noted) < 2 * once
+        (row,) = [row for told in port.audit_log.records("counts") for row in told["counts"]]
+        assert row == ["service:operator/op", "shop", "truncate", "refused", 3 * once - len(noted)]
+
+    play(tmp_path, scenario)
+
+
+def test_the_audit_log_is_made_as_older_sequencers_know_namespaces() -> None:
+    made: list[dict[str, Any]] = []
+
+    class Catalog:
+        """No log is found, and whoever makes one is noted."""
+
+        async def find(self, *_: str) -> LogId:
+            raise DuramenError("namespace_not_found", "there is none")
+
+        async def create_namespace(self, _: str, config: dict[str, Any]) -> None:
+            made.append(config)
+
+        async def create_log(self, *_: Any) -> None:
+            """Nobody looks at it."""
+
+    async def scenario() -> None:
+        catalog: Any = Catalog()
+        with pytest.raises(DuramenError, match="namespace_not_found"):
+            await AuditLog(catalog, catalog, catalog, catalog).append([b"{}"])
+
+    uvloop.run(scenario())
+    assert made == [NamespaceConfig().to_stored()] != [NamespaceConfig().to_json()]
 
 
 def test_admin_ports_record_what_operates_and_who_is_refused(tmp_path: Path) -> None:

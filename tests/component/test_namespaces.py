@@ -180,6 +180,19 @@ def test_a_namespace_has_as_many_logs_as_it_may() -> None:
     run(scenario)
 
 
+def test_a_namespace_of_a_newer_version_has_logs_made_within_the_default() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        path = PATHS.namespace("ns")
+        found = await cluster.store.get(path)
+        assert found is not None
+        newer = {"of_a_newer_version": 3, "limits": {"logs": 1}}
+        await cluster.store.set(path, encode_node({"config": newer}), version=found.version)
+        for log in ("a", "b"):
+            assert (await cluster.ask("create_log", namespace="ns", log=log, config={}))["created"]
+
+    run(scenario)
+
+
 def test_what_older_processes_do_not_know_is_stored_only_where_it_is_used() -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.change({"limits": {"calls_per_s": 5}})

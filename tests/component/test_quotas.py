@@ -261,6 +261,34 @@ def test_without_the_store_what_was_known_counts_else_the_defaults(
     play(scenario)
 
 
+def test_a_store_that_says_nothing_is_asked_for_a_bounded_number_of_namespaces(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(namespace_limits, "FIRST_WAIT_S", 0.01)
+    monkeypatch.setattr(namespace_limits, "_RETRY_S", 0.0)
+
+    async def scenario(_: MemoryStore) -> None:
+        store = Away(MemoryTree())
+        await store.start()
+        store.waits = asyncio.Event()
+        port = Limited(store)
+        most = namespace_limits.READING_COUNT_MAX
+        paths = [f"/v1/namespaces/n{number}/logs/a/records" for number in range(most + 9)]
+        for path in [*paths, *paths]:
+            assert (await port.call(path=path)).status == 200
+        assert port.quotas.statistics()["limits"]["reading"] == most
+        store.waits.set()
+        await wait_for(lambda: port.quotas.statistics()["limits"]["reading"] == 0)
+        # Who was not read for want of room is read later.
+        await set_limits(store, f"n{most}", calls_per_s=1)
+        await port.call(path=paths[-9])
+        await wait_for(lambda: port.quotas.statistics()["limits"]["reading"] == 0)
+        assert (await port.call_until_refused(9, path=paths[-9]))[-1].status == 429
+        await port.quotas.stop()
+
+    play(scenario)
+
+
 def test_what_is_not_understood_has_the_defaults() -> None:
     async def scenario(store: MemoryStore) -> None:
         await set_limits(store, "shop", calls_per_s=1, of_a_newer_version=3)

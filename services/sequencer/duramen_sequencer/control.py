@@ -14,7 +14,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 
-from duramen.config import LogConfig, parse_log_config, parse_namespace_config
+from duramen.config import LogConfig, parse_log_config
 from duramen.core.log_node import LogNode
 from duramen.errors import DuramenError
 from duramen.ids import LogId
@@ -156,7 +156,7 @@ class Control:
         if taken is not None and not taken.log.is_deleted:
             return _known(taken.log, config, what, nonce)
         if taken is None:
-            of_namespace = parse_namespace_config(read_node(found.data).get("config", {}))
+            of_namespace = read_node(found.data).get("config", {})
             await refuse_more_logs(self._store, self._paths, namespace, of_namespace)
         if config.compression != "none":
             await refuse_unspoken(self._store, self._paths, "compression")

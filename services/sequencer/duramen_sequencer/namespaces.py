@@ -177,16 +177,23 @@ class Namespaces:
 
 
 async def refuse_more_logs(
-    store: MetadataStore, paths: Paths, namespace: str, config: NamespaceConfig
+    store: MetadataStore, paths: Paths, namespace: str, config: Mapping[str, Any]
 ) -> None:
     """See that the namespace has room for one more log: its names are counted, not proved to be
     few, so creations that race can pass the limit by as many as race.
+
+    Args:
+        config: as it is stored; the default counts where it is not understood.
 
     Raises:
         DuramenError: `too_many_logs`.
         MetadataError: the names cannot be counted now.
     """
-    most = config.limits.logs
+    try:
+        most = parse_namespace_config(config).limits.logs
+    except DuramenError:
+        # A newer version wrote it: its namespaces have logs made here while processes are replaced.
+        most = NamespaceConfig().limits.logs
     if most is None:
         return
     names = await store.get(paths.names_of(namespace))

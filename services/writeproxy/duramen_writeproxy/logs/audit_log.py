@@ -79,7 +79,7 @@ class AuditLog:
             if error.code not in _MISSING:
                 raise
         try:
-            await self._creator.create_namespace(SYSTEM_NAMESPACE, NamespaceConfig().to_json())
+            await self._creator.create_namespace(SYSTEM_NAMESPACE, NamespaceConfig().to_stored())
         except DuramenError as error:
             if error.code != _THERE:
                 raise

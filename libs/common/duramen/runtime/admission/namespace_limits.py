@@ -23,6 +23,8 @@ from duramen.wire.metadata_json import MetadataJsonError, Paths, read_node
 
 FRESH_S: Final = 10.0
 FIRST_WAIT_S: Final = 0.5
+READING_COUNT_MAX: Final = 128
+"""Namespaces that are read at once: a store that says nothing would have one for every name."""
 
 _RETRY_S: Final = 1.0
 """After a look that failed: at a start there is nothing known to go on with."""
@@ -59,10 +61,12 @@ class NamespaceQuotas:
         return quota
 
     async def learn(self, namespace: str) -> Quota:
-        """Read it for the first time; the defaults where that takes too long."""
+        """Read it for the first time; the defaults where that takes too long, or where as many
+        are read as may be at once."""
         if namespace not in self._looks:
             self._begin_look(namespace)
-        await asyncio.wait([self._looks[namespace]], timeout=FIRST_WAIT_S)
+        if (look := self._looks.get(namespace)) is not None:
+            await asyncio.wait([look], timeout=FIRST_WAIT_S)
         if namespace not in self._known:
             self._keep(namespace, DEFAULT_QUOTA, _RETRY_S)
         return self._known[namespace][0]
@@ -73,10 +77,14 @@ class NamespaceQuotas:
             "known": len(self._known),
             "known_max": PARTY_COUNT_MAX,
             "reading": len(self._looks),
+            "reading_max": READING_COUNT_MAX,
             "failed": self._failed_count,
         }
 
     def _begin_look(self, namespace: str) -> None:
+        if len(self._looks) >= READING_COUNT_MAX:
+            # Names cost a caller nothing; one that goes on is read when it is used again.
+            return
         look = self._looks[namespace] = asyncio.create_task(self._read(namespace))
         look.add_done_callback(lambda _: self._looks.pop(namespace, None))
 

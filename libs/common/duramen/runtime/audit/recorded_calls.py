@@ -1,8 +1,8 @@
 """Which calls of a public port are recorded, and as what: told by its door, before and behind.
 
-A change and a refusal are recorded by themselves; appends, reads and lists are counted. What came
-of a call is seen when its answer begins. Of a request nothing is taken but who, from where, and
-names that were judged: no header, no path, no byte of a body.
+A change and a refusal are recorded by themselves; appends, reads, lists, and what limits refuse are
+counted. What came of a call is seen when its answer begins. Of a request nothing is taken but who,
+from where, and names that were judged: no header, no path, no byte of a body.
 
 Called by `runtime.admission.public_door`. Source: docs/protocol/audit.md "What is recorded".
 """
@@ -22,12 +22,14 @@ from duramen.core.rights.verbs import Verb
 from duramen.errors import DuramenError
 from duramen.runtime.admission.call_rows import FoundRow
 from duramen.runtime.admission.callers import REQUEST_KEY, AdmittedCall
+from duramen.runtime.admission.counted_calls import describe_target
 from duramen.runtime.audit.trail import AuditTrail
 from duramen.runtime.public.calls import GRANTS_PATH, On, Side
 
 _HEADER: Final = REQUEST_KEY.encode()
 _COUNTED: Final = frozenset((Verb.APPEND, Verb.READ, Verb.LIST))
-_REFUSED: Final = frozenset((401, 403, 429))
+_BEYOND_LIMITS: Final = 429
+_REFUSED: Final = frozenset((401, 403, _BEYOND_LIMITS))
 _FROM_CHARACTERS_MAX: Final = 64
 _ID_CHARACTERS_MAX: Final = 32
 
@@ -68,7 +70,8 @@ class RecordedCalls:
         """A call of the table was let in; None: it is none of the table.
 
         Raises:
-            DuramenError: `audit_unavailable`: it is a change, and has to be recorded.
+            DuramenError: `audit_unavailable`, `rate_limited`: it is a change, has to be recorded,
+                and there is no room.
         """
         if call.found is None:
             return None
@@ -76,9 +79,10 @@ class RecordedCalls:
         try:
             # Who asks for a list of grants changes nothing.
             changes = is_change and call.found.row.method != "GET"
-            was_reserved = changes and self.trail.reserve()
-        except DuramenError:
-            key = CountKey(_name(call), call.found.namespace, call.found.row.verb.value, "failed")
+            was_reserved = changes and self.trail.reserve(_name(call))
+        except DuramenError as error:
+            outcome = name_outcome(error.kind.status)
+            key = CountKey(_name(call), call.found.namespace, call.found.row.verb.value, outcome)
             self.trail.count(key)
             raise
         if is_change:
@@ -134,10 +138,18 @@ class RecordedCall:
         self._is_told = True
         call, outcome = self._call, name_outcome(status)
         assert call.found is not None, "it is of the table"
-        if not self._is_change and outcome != "refused":
+        if self._was_reserved:
+            self._trail.release(_name(call))
+        verb = call.found.row.verb.value
+        key = CountKey(_name(call), call.found.namespace, verb, outcome)
+        if status == _BEYOND_LIMITS:
+            # Whoever is beyond a limit asks often: else it uses up what refusals may be recorded.
+            self._trail.count(key)
+            return
+        is_refused = outcome == "refused"
+        if not self._is_change and not is_refused:
             if not self._is_forwarded:
-                verb = call.found.row.verb.value
-                self._trail.count(CountKey(_name(call), call.found.namespace, verb, outcome))
+                self._trail.count(key)
             return
         word, target = _name_work(self._scope, call.found)
         members: dict[str, Any] = {
@@ -151,10 +163,10 @@ class RecordedCall:
         }
         if self._is_forwarded:
             members["forwarded"] = True
-        if self._is_change:
-            self._trail.note(members, was_reserved=self._was_reserved)
+        if not is_refused:
+            self._trail.note(members)
         elif not self._trail.note_refusal(members):
-            self._trail.count(CountKey(_name(call), call.found.namespace, word, outcome))
+            self._trail.count(key)
 
 
 def draw_request_id() -> str:
@@ -179,10 +191,9 @@ def _name_work(scope: Scope, found: FoundRow | None) -> tuple[str | None, str | 
     """The verb and its target; None: no call of the table."""
     if found is None:
         return None, None
-    row, namespace, log = found
-    verb = row.verb.value
-    if namespace is not None:
-        return verb, namespace if log is None else f"{namespace}/{log}"
+    row, verb = found.row, found.row.verb.value
+    if target := describe_target(found):
+        return verb, target
     if row.judged is not On.CALL:
         return verb, "cluster"
     if row.path != GRANTS_PATH:

@@ -47,6 +47,9 @@ _LOST: Final = Counter("duramen_audit_lost", "Audit records that found no room")
 
 REFUSALS_BYTES_MAX: Final = WAITING_BYTES_MAX // 2
 COUNTS_WAITING_BYTES_MAX: Final = WAITING_BYTES_MAX * 3 // 4
+RESERVED_COUNT_MAX: Final = 64
+"""Changes that one principal has under way: slow bodies of one would keep all others out."""
+
 REFUSAL_COUNT_PER_S: Final = 50.0
 REFUSAL_COUNT_AT_ONCE: Final = 500.0
 _GATHER_S: Final = 0.2
@@ -58,7 +61,9 @@ _ROWS_PER_RECORD: Final = 16
 """A row has a principal, of 560 bytes where all of it has to be escaped, a namespace and words."""
 
 _BACKOFF: Final = Backoff(500 * MS, 30 * SECOND)
+_EXPECTED: Final = (DuramenError, PeerError, OSError)
 _RETRY_AFTER_MS: Final = 5_000
+_RETRY_SOON_MS: Final = 1_000
 
 
 class AuditSink(Protocol):
@@ -99,6 +104,7 @@ class AuditTrail:
         self._waiting_bytes = 0
         self._unfiled_count = 0
         self._is_file_whole = True
+        self._reserved: dict[str, int] = {}
         self._reserved_count = 0
         self._untold_lost_count = 0
         self._lost_count = 0
@@ -172,6 +178,7 @@ class AuditTrail:
             "waiting_bytes": self._waiting_bytes,
             "waiting_bytes_max": WAITING_BYTES_MAX,
             "reserved": self._reserved_count,
+            "reserved_max_each": RESERVED_COUNT_MAX,
             "counted_rows": len(self._counts),
             "counted_rows_max": ROW_COUNT_MAX,
             "stored": self._stored_count,
@@ -183,11 +190,15 @@ class AuditTrail:
 
     # --- Noting ----------------------------------------------------------------------------------
 
-    def reserve(self) -> bool:
-        """Keep room for the record of a change; whether any was kept, to be given to `note`.
+    def reserve(self, who: str) -> bool:
+        """Keep room for the record of a change; whether any was kept, to be given to `release`.
+
+        Args:
+            who: the principal; each has room for 64.
 
         Raises:
-            DuramenError: `audit_unavailable`: there is none, and the change must not be made.
+            DuramenError: `audit_unavailable`: there is none, and the change must not be made;
+                `rate_limited`: there is, and this principal has as much of it as it may.
         """
         if not self._is_required:
             return False
@@ -199,12 +210,25 @@ class AuditTrail:
                 "what this would change could not be recorded now: the audit log is away",
                 retry_after_ms=_RETRY_AFTER_MS,
             )
+        if self._reserved.get(who, 0) >= RESERVED_COUNT_MAX:
+            raise DuramenError(
+                "rate_limited",
+                f"{RESERVED_COUNT_MAX} changes of yours are under way: wait until one is answered",
+                retry_after_ms=_RETRY_SOON_MS,
+            )
+        self._reserved[who] = self._reserved.get(who, 0) + 1
         self._reserved_count += 1
         return True
 
-    def note(self, members: Mapping[str, Any], *, was_reserved: bool = False) -> None:
-        """Record one call; what finds no room is counted as lost."""
-        self._reserved_count -= was_reserved
+    def release(self, who: str) -> None:
+        """Give back what was kept; nobody else takes it before the next await."""
+        self._reserved_count -= 1
+        self._reserved[who] -= 1
+        if not self._reserved[who]:
+            del self._reserved[who]
+
+    def note(self, members: Mapping[str, Any]) -> None:
+        """Record one call; what finds no room, or comes behind the end, is counted as lost."""
         if not self._add(CALL, members, WAITING_BYTES_MAX):
             self._untold_lost_count += 1
             self._lost_count += 1
@@ -228,6 +252,9 @@ class AuditTrail:
     # --- Waiting ---------------------------------------------------------------------------------
 
     def _add(self, kind: str, members: Mapping[str, Any], most_bytes: int) -> bool:
+        if self._has_ended:
+            # A call that outlives the stop: behind `end` a check takes a record for a forgery.
+            return False
         if self._waiting_bytes + RECORD_BYTES_MAX > most_bytes:
             return False
         if self._untold_lost_count:
@@ -254,10 +281,16 @@ class AuditTrail:
     async def _report_all(self) -> None:
         while True:
             await asyncio.sleep(_COUNTED_S)
-            self._report_counts()
+            try:
+                self._report_counts()
+            except Exception:
+                # Later counts have to be told still.
+                _LOG.exception("what was counted for the audit log cannot be told")
 
     def _report_counts(self) -> None:
         """Records of what was counted; while there is no room for them the table goes on."""
+        if self._has_ended:
+            return
         rows_bytes = (len(self._counts) // _ROWS_PER_RECORD + 1) * COUNTS_BYTES_MAX
         if self._waiting_bytes + rows_bytes > COUNTS_WAITING_BYTES_MAX:
             return
@@ -293,10 +326,9 @@ class AuditTrail:
                     await asyncio.to_thread(self._spool.add, fresh)
                 else:
                     await asyncio.to_thread(self._spool.rewrite, [w.line for w in self._waiting])
-            except OSError as error:
+            except Exception as error:
                 self._is_file_whole = False
-                self._complain("file", str(error), self._file_fault)
-                self._file_fault = str(error)
+                self._file_fault = self._complain("file", error, self._file_fault)
             else:
                 self._is_file_whole, self._file_fault = True, None
             self._unfiled_count -= new
@@ -308,32 +340,37 @@ class AuditTrail:
                 return
             try:
                 await asyncio.to_thread(self._spool.empty, self._last_stored)
-            except OSError as error:
+            except Exception as error:
                 self._is_file_whole = False
-                self._complain("file", str(error), self._file_fault)
-                self._file_fault = str(error)
+                self._file_fault = self._complain("file", error, self._file_fault)
 
     # --- The log ---------------------------------------------------------------------------------
 
     async def _send_all(self) -> None:
         failure_count = 0
         while True:
-            batch = self._take_batch()
-            if not batch:
-                self._has_filed.clear()
-                await self._has_filed.wait()
-                continue
             try:
-                await self._sink.append([one.line for one in batch])
-            except (DuramenError, PeerError) as error:
-                self._complain("log", str(error), self._log_fault)
-                self._log_fault = str(error)
+                has_sent = await self._send_batch()
+            except Exception as error:
+                # Records that come later have to be stored still, whatever this was.
+                self._log_fault = self._complain("log", error, self._log_fault)
                 await asyncio.sleep(_BACKOFF.pause_us(failure_count) / SECOND)
                 failure_count += 1
                 continue
             failure_count, self._log_fault = 0, None
-            self._let_go(batch)
-            await self._empty_file()
+            if not has_sent:
+                self._has_filed.clear()
+                await self._has_filed.wait()
+
+    async def _send_batch(self) -> bool:
+        """Have the log take the oldest records; whether there were any."""
+        batch = self._take_batch()
+        if not batch:
+            return False
+        await self._sink.append([one.line for one in batch])
+        self._let_go(batch)
+        await self._empty_file()
+        return True
 
     def _let_go(self, stored: Sequence[_Waiting]) -> None:
         """The log has the oldest ones."""
@@ -355,9 +392,13 @@ class AuditTrail:
             batch.append(one)
         return batch
 
-    def _complain(self, what: str, why: str, before: str | None) -> None:
+    def _complain(self, what: str, error: Exception, before: str | None) -> str:
+        """Tell what stands in the way, once; what nobody expects with where it came from."""
+        why = str(error) or repr(error)
         if before is None:
-            _LOG.warning("the audit %s does not take records: %s", what, why)
+            origin = None if isinstance(error, _EXPECTED) else error
+            _LOG.warning("the audit %s does not take records: %s", what, why, exc_info=origin)
+        return why
 
 
 def open_trail(options: ServiceOptions, sink: AuditSink) -> AuditTrail:
