@@ -14,11 +14,13 @@ from typing import Final
 import pytest
 
 from duramen.cluster.layout import pick_free_port
+from duramen.core.reading.replica_order import Place
 from duramen.core.rights.verbs import Verb
 from duramen.errors import DuramenError
 from duramen.runtime.admin import make_admin_app
 from duramen.runtime.admission.callers import CALL_KEY, AdmittedCall
 from duramen.runtime.admission.public_door import PublicDoor
+from duramen.runtime.audit.by_write_proxies import AuditByWriteProxies
 from duramen.runtime.http_client import PeerClient, UnreachableError
 from duramen.runtime.http_server import AdminServer, Answer, DataServer, make_guard
 from duramen.runtime.identity.folder import read_folder
@@ -26,8 +28,10 @@ from duramen.runtime.identity.names import Identity, Role
 from duramen.runtime.security.admin_calls import AdminPortCalls
 from duramen.runtime.security.permitted_roles import BOOKIE_PATHS
 from duramen.runtime.security.process_security import ProcessSecurity
+from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
 from duramen.runtime.turning.tally import RefusalTally
 from duramen.units import SECOND
+from duramen.wire.metadata_json import Paths, encode_node
 from tests.component.admin_world import make_options, make_service
 from tests.component.admission_world import as_user
 from tests.component.audit_world import record_nowhere
@@ -223,3 +227,23 @@ def test_a_public_port_serves_everybody_and_knows_whom_it_would_refuse(tmp_path:
         assert list_found()[0] == (reader, "append", "unauthenticated", "shop/orders")
 
     play(tmp_path, scenario)
+
+
+def test_audit_records_go_by_tls_to_a_write_proxy_that_turns(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        world, store, paths = IssuingWorld(tmp_path), MemoryStore(MemoryTree()), Paths("c")
+        security = turn(world.issue("readproxy", "rp-0"))
+        await store.start()
+        closed = pick_free_port()
+        # On another host its plain port would show the records to whoever is on the way.
+        urls = {"data_url": "http://10.0.0.7:1", "tls_data_url": f"https://127.0.0.1:{closed}"}
+        path = f"{paths.write_proxies}/wp-0"
+        await store.create(path, encode_node(urls), ephemeral=True, make_parents=True)
+        sink = AuditByWriteProxies(store, paths, Place("", ""), security, None)
+        await sink.start()
+        with pytest.raises(UnreachableError, match=f"cannot connect to https://127.0.0.1:{closed}"):
+            await sink.append([b"{}"])
+        await sink.stop()
+        await security.stop()
+
+    run(scenario())
