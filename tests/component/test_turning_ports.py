@@ -7,6 +7,8 @@ Real servers over loopback; the door of a public port by hand. Source: docs/prot
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
@@ -29,6 +31,7 @@ from duramen.runtime.security.admin_calls import AdminPortCalls
 from duramen.runtime.security.permitted_roles import BOOKIE_PATHS
 from duramen.runtime.security.process_security import ProcessSecurity
 from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
+from duramen.runtime.turning.open_ports import PORT_COUNT_MAX
 from duramen.runtime.turning.tally import RefusalTally
 from duramen.units import SECOND
 from duramen.wire.metadata_json import Paths, encode_node
@@ -227,6 +230,40 @@ def test_a_public_port_serves_everybody_and_knows_whom_it_would_refuse(tmp_path:
         assert list_found()[0] == (reader, "append", "unauthenticated", "shop/orders")
 
     play(tmp_path, scenario)
+
+
+def test_a_tls_port_that_says_nothing_costs_a_call_half_of_its_time_at_most(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        world, half_us = IssuingWorld(tmp_path), SECOND // 2
+        node, security = Node(world), turn(world.caller)
+        await node.server.start()
+        client = PeerClient(security)
+        with contextlib.ExitStack() as held:
+            silent = held.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+            for _ in range(4):  # whoever comes after these is not answered, as by a firewall
+                waiting = held.enter_context(socket.socket())
+                waiting.setblocking(False)
+                waiting.connect_ex(silent.getsockname())
+            port = silent.getsockname()[1]
+            fields = node.fields() | {"tls_data_url": f"https://127.0.0.1:{port}"}
+            security.peers.learn_role(Role.BOOKIE)({"bookie-0": fields})
+            # A connection is given up after 1 s, which is more than this call has.
+            assert await client.call(f"{node.url}/b/read", b"x", half_us) == b"None"
+            await wait_for(lambda: security.open_ports.statistics()["silent"] == 1)
+            for _ in range(20):
+                assert await client.call(f"{node.url}/b/read", b"x", half_us) == b"None"
+            assert security.open_ports.statistics() == {
+                "known": 1, "known_max": PORT_COUNT_MAX, "silent": 1, "trying": 0,
+            }  # fmt: skip
+            assert find(security) == [("peer", CALLER, "connect", "unreached")]
+        await client.close()
+        await node.server.stop()
+        for one in (security, node.security):
+            await one.stop()
+
+    run(scenario())
 
 
 def test_audit_records_go_by_tls_to_a_write_proxy_that_turns(tmp_path: Path) -> None:
