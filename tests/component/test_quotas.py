@@ -261,6 +261,33 @@ def test_without_the_store_what_was_known_counts_else_the_defaults(
     play(scenario)
 
 
+def test_reads_of_many_namespaces_are_bounded_and_nobody_waits_for_a_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(namespace_limits, "LOOK_COUNT_MAX", 1)
+    monkeypatch.setattr(namespace_limits, "FRESH_S", 0.0)
+
+    async def scenario(_: MemoryStore) -> None:
+        store = Away(MemoryTree())
+        await store.start()
+        port = Limited(store)
+        assert (await port.call()).status == 200
+        store.waits = asyncio.Event()
+        slow = asyncio.create_task(port.call(path="/v1/namespaces/slow/logs/a/records"))
+        await wait_for(lambda: port.quotas.statistics()["limits"]["reading"] == 1)
+        began_s = time.monotonic()
+        for path in ("/v1/namespaces/more/logs/a/records", APPEND):
+            assert (await port.call(path=path)).status == 200
+        assert time.monotonic() - began_s < 0.4
+        told = port.quotas.statistics()["limits"]
+        assert (told["known"], told["reading"]) == (1, 1)
+        store.waits.set()
+        assert (await slow).status == 200
+        await port.quotas.stop()
+
+    play(scenario)
+
+
 def test_what_is_not_understood_has_the_defaults() -> None:
     async def scenario(store: MemoryStore) -> None:
         await set_limits(store, "shop", calls_per_s=1, of_a_newer_version=3)
@@ -304,6 +331,25 @@ def test_clients_are_counted_apart_behind_401_and_403_and_processes_not_at_all(
         told += [await call(known["group:corp/team"][0])]
         assert [one.status for one in told] == [200, 200, 429]
         check_refusal(told[-1], "limits.calls_per_s")
+
+    door_world.play(tmp_path, scenario)
+
+
+def test_clients_have_no_limits_while_security_turns(tmp_path: Path) -> None:
+    async def scenario(world: door_world.World) -> None:
+        await world.callers.give("own writer shop")
+        await set_limits(world.store, "shop", calls_per_s=6)
+        limits = ClientLimits.model_validate(FREE.model_dump() | {"calls_per_s": 1})
+        port = Limited(world.store, limits, world.admissions[0], security="migrate")
+
+        async def is_known() -> bool:
+            return (await port.call("GET", "/v1/namespaces", as_user("own"))).status == 200
+
+        await wait_for(is_known)
+        told = await port.call_until_refused(9, shown=as_user("own"))
+        assert len(told) == 7, "nobody had any with none, to which those of namespaces are known"
+        check_refusal(told[-1], "limits.calls_per_s")
+        assert port.quotas.statistics()["clients"]["parties"] == 0
 
     door_world.play(tmp_path, scenario)
 

@@ -24,6 +24,9 @@ from duramen.wire.metadata_json import MetadataJsonError, Paths, read_node
 FRESH_S: Final = 10.0
 FIRST_WAIT_S: Final = 0.5
 
+LOOK_COUNT_MAX: Final = 128
+"""Reads under way at once; whoever names one more namespace has what is known, or the defaults."""
+
 _RETRY_S: Final = 1.0
 """After a look that failed: at a start there is nothing known to go on with."""
 
@@ -54,15 +57,17 @@ class NamespaceQuotas:
         if known is None:
             return None
         quota, until_s = known
-        if time.monotonic() >= until_s and namespace not in self._looks:
+        if time.monotonic() >= until_s:
             self._begin_look(namespace)
         return quota
 
     async def learn(self, namespace: str) -> Quota:
-        """Read it for the first time; the defaults where that takes too long."""
-        if namespace not in self._looks:
-            self._begin_look(namespace)
-        await asyncio.wait([self._looks[namespace]], timeout=FIRST_WAIT_S)
+        """Read it for the first time; the defaults where that takes too long, or many are read."""
+        self._begin_look(namespace)
+        look = self._looks.get(namespace)
+        if look is None:
+            return DEFAULT_QUOTA
+        await asyncio.wait([look], timeout=FIRST_WAIT_S)
         if namespace not in self._known:
             self._keep(namespace, DEFAULT_QUOTA, _RETRY_S)
         return self._known[namespace][0]
@@ -73,10 +78,13 @@ class NamespaceQuotas:
             "known": len(self._known),
             "known_max": PARTY_COUNT_MAX,
             "reading": len(self._looks),
+            "reading_max": LOOK_COUNT_MAX,
             "failed": self._failed_count,
         }
 
     def _begin_look(self, namespace: str) -> None:
+        if namespace in self._looks or len(self._looks) >= LOOK_COUNT_MAX:
+            return
         look = self._looks[namespace] = asyncio.create_task(self._read(namespace))
         look.add_done_callback(lambda _: self._looks.pop(namespace, None))
 
