@@ -11,7 +11,8 @@ import contextlib
 import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Final
+from types import SimpleNamespace
+from typing import Any, Final, cast
 
 import pytest
 
@@ -19,10 +20,12 @@ from duramen.cluster.layout import pick_free_port
 from duramen.core.reading.replica_order import Place
 from duramen.core.rights.verbs import Verb
 from duramen.errors import DuramenError
+from duramen.ids import LogId
 from duramen.runtime.admin import make_admin_app
 from duramen.runtime.admission.callers import CALL_KEY, AdmittedCall
 from duramen.runtime.admission.public_door import PublicDoor
 from duramen.runtime.audit.by_write_proxies import AuditByWriteProxies
+from duramen.runtime.audit.recorded_admin import RecordedAdmin
 from duramen.runtime.http_client import PeerClient, UnreachableError
 from duramen.runtime.http_server import AdminServer, Answer, DataServer, make_guard
 from duramen.runtime.identity.folder import read_folder
@@ -35,9 +38,18 @@ from duramen.runtime.turning.open_ports import PORT_COUNT_MAX
 from duramen.runtime.turning.tally import RefusalTally
 from duramen.units import SECOND
 from duramen.wire.metadata_json import Paths, encode_node
-from tests.component.admin_world import make_options, make_service
+from duramen_readproxy.following.homes import Homes
+from duramen_writeproxy import rest
+from duramen_writeproxy.elsewhere import Elsewhere
+from tests.component.admin_world import (
+    THROUGH,
+    AdminPort,
+    make_options,
+    make_service,
+    serving,
+)
 from tests.component.admission_world import as_user
-from tests.component.audit_world import record_nowhere
+from tests.component.audit_world import AuditLogTwin, make_trail, record_nowhere
 from tests.component.door_world import DOCUMENTS, World, play
 from tests.component.issuing_world import IssuingWorld, read_time
 from tests.unit.identities import DOMAIN
@@ -224,6 +236,11 @@ def test_a_public_port_serves_everybody_and_knows_whom_it_would_refuse(tmp_path:
         call: AdmittedCall = port.reached[-1][CALL_KEY]
         call.demand(Verb.CREATE, "shop", "orders")
         assert list_found()[0] == (reader, "create", "forbidden", "shop/orders")
+        asked = cast(Any, SimpleNamespace(scope=port.reached[-1]))
+        rest._check_limits(asked, {"auto_create": True})
+        assert list_found()[0][1] == "create"
+        rest._check_limits(asked, {"limits": {}})
+        assert list_found()[0] == (reader, "operate", "forbidden", "")
         assert call.find_rights().judge(Verb.LIST, "stock"), "a list is not cut"
         call.end(DuramenError("unauthenticated", "gone"))
         call.check()
@@ -282,5 +299,67 @@ def test_audit_records_go_by_tls_to_a_write_proxy_that_turns(tmp_path: Path) -> 
             await sink.append([b"{}"])
         await sink.stop()
         await security.stop()
+
+    run(scenario())
+
+
+def test_what_would_be_refused_at_an_admin_port_is_recorded_and_shows_no_path(
+    tmp_path: Path,
+) -> None:
+    world, log = IssuingWorld(tmp_path), AuditLogTwin()
+    monitor = read_folder(world.issue("monitor", "monitor-9"), read_time())
+
+    async def scenario() -> None:
+        trail = make_trail(log)
+        async with serving(AdminPort(world, "writeproxy")) as port:
+            port.security.tally = RefusalTally()
+            port.security.admin_records = RecordedAdmin(trail)
+            await trail.start()
+            drain = "/v1/cluster/bookies/secret/drain?token=secret"
+            async with port.open_client(monitor) as client:
+                assert (await client.post(drain)).status_code == THROUGH
+            async with port.open_client(None) as client:
+                assert (await client.post(drain)).status_code == THROUGH
+                await client.get("/secret")
+            rows = port.security.tally.describe("migrate").rows or []
+        await trail.stop()
+        assert [(row.verb, row.target) for row in rows] == [
+            ("other", ""),
+            ("operate", "/v1/cluster/bookies/{bookie}/drain"),
+            ("operate", "/v1/cluster/bookies/{bookie}/drain"),
+        ]
+        assert not any("secret" in row.detail for row in rows)
+        told = [(call["who"], call["call"], call["outcome"]) for call in log.records("call")]
+        assert told == [
+            ("service:monitor/monitor-9", "POST /v1/cluster/bookies/{bookie}/drain", "ok")
+        ], "of whom nobody knows there is nothing to record"
+
+    run(scenario())
+
+
+def test_who_came_by_tls_is_sent_on_by_tls() -> None:
+    log_id = LogId(7)
+    there = {"region": "there", "data_url": "http://a:1", "tls_data_url": "https://a:2"}
+    owner = SimpleNamespace(sequencer_id="s-0")
+
+    async def scenario() -> None:
+        store, paths = MemoryStore(MemoryTree()), Paths("c")
+        await store.start()
+        for parent in (paths.write_proxies, paths.read_proxies):
+            node = encode_node(there)
+            await store.create(f"{parent}/n-0", node, ephemeral=True, make_parents=True)
+        router = cast(Any, SimpleNamespace(find_owner=lambda _: owner))
+        elsewhere = Elsewhere(
+            store, paths.write_proxies, "here", router, lambda: {"s-0": {"region": "there"}}
+        )
+        homes = Homes(store, paths.read_proxies, "there")
+        for one in (elsewhere, homes):
+            await one.start()
+        records = "/v1/namespaces/shop/logs/orders/records"
+        for scheme, url in (("http", "http://a:1"), ("https", "https://a:2")):
+            assert homes.find("shop", "orders", scheme) == url
+            assert elsewhere.find("shop", "orders", log_id, scheme) == f"{url}{records}"
+        for one in (elsewhere, homes):
+            await one.stop()
 
     run(scenario())

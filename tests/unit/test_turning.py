@@ -53,8 +53,12 @@ def test_a_data_port_lets_everybody_in_and_counts_whom_it_would_refuse() -> None
     assert find(tally) == []
     for path, headers in (("/b/add", []), ("/b/add", [may_not]), ("/b/x", []), ("/b/y", ["?"])):
         assert door.admit(path, headers, NOW, FROM) is None
+    with_secret = door.admit("/b/secret", [may_not], NOW, FROM)
+    rows = tally.describe("migrate").rows or []
+    assert with_secret is None and "secret" not in rows[0].detail + rows[0].target
     writer = f"spiffe://{DOMAIN}/writeproxy/node-0"
     assert find(tally) == [
+        ("data", writer, "other", "role", 1),
         ("data", FROM, "other", "unknown", 2),
         ("data", writer, "/b/add", "role", 1),
         ("data", FROM, "/b/add", "unknown", 1),
