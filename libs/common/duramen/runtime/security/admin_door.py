@@ -21,6 +21,7 @@ from starlette.routing import Match
 
 from duramen.core.rights.verbs import Verb
 from duramen.errors import DuramenError
+from duramen.runtime.audit.recorded_calls import find_address
 from duramen.runtime.edge.gated import refuse_request
 from duramen.runtime.identity.certificates import CertificateRefusedError
 from duramen.runtime.identity.names import Identity
@@ -181,5 +182,5 @@ def _refuse_unknown(why: str, scope: Any) -> _NotAdmittedError:
     refusal = DuramenError(
         "unauthenticated", "this needs a certificate of the cluster, shown when connecting"
     )
-    who = str((scope.get("client") or ("?",))[0])
+    who = find_address(scope) or "?"
     return _NotAdmittedError(refusal, "unknown", f"admin port: {why}", who)
