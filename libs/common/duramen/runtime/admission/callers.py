@@ -98,10 +98,7 @@ class AdmittedCall:
         return self._find_rights(self.bearer).judge(row.verb, namespace, log)
 
     def demand(self, verb: Verb, namespace: str | None, log: str | None = None) -> None:
-        """See that its caller may do one more thing.
-
-        Args:
-            namespace: None: to the cluster.
+        """See that its caller may do one more thing; without a namespace, to the cluster.
 
         Raises:
             DuramenError: `forbidden`, `metadata_unavailable`.
