@@ -49,9 +49,10 @@ class Limited:
         store: MemoryStore,
         clients: ClientLimits = FREE,
         admission: ClientAdmission | None = None,
+        security: str = "none",
     ) -> None:
         options = ServiceOptions(
-            "writeproxy", "c", "wp-0", "127.0.0.1", 0, 0, "", "eu", "ra", "none", 4.0, None,
+            "writeproxy", "c", "wp-0", "127.0.0.1", 0, 0, "", "eu", "ra", security, 4.0, None,
             client_limits=clients,
         )  # fmt: skip
         self.quotas = Quotas(options, store)

@@ -289,7 +289,7 @@ def test_answers_name_the_home_of_the_log_in_this_region() -> None:
                 f"{PATHS.read_proxies}/{name}", encode_node(fields), ephemeral=True
             )
         await wait_for(lambda: world.proxy.homes.statistics()["proxies"] == 9)
-        homes = {f"log-{n}": world.proxy.homes.find("ns", f"log-{n}") for n in range(200)}
+        homes = {f"log-{n}": world.proxy.homes.find("ns", f"log-{n}", "http") for n in range(200)}
         assert len(set(homes.values())) == 9, "spread over the region, and over nothing else"
         expected = rank_nodes("ns/log", {f"rp-{n}": 1.0 for n in range(9)})[0]
         urls = {"rp-0": f"http://127.0.0.1:{world.proxy.port}"}

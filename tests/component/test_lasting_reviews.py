@@ -19,8 +19,10 @@ from duramen.runtime.admission import lasting_calls
 from duramen.runtime.admission.admission import ClientAdmission
 from duramen.runtime.admission.call_rows import find_row
 from duramen.runtime.admission.callers import AdmittedCall, ShownCredentials
+from duramen.runtime.admission.counted_calls import CountedCall
 from duramen.runtime.admission.lasting_calls import Judgement, LastingCalls
 from duramen.runtime.credentials.principals import Bearer, CredentialRefusedError
+from duramen.runtime.turning.tally import RefusalTally
 from tests.component.admission_world import as_user, bear
 from tests.component.door_world import Port, World, list_known, play
 from tests.unit.web_token_forge import NOW_S, forge_account
@@ -188,6 +190,30 @@ def test_reviews_are_bounded_and_each_has_its_own_end(monkeypatch: pytest.Monkey
         await calls.look()
         await wait_for(lambda: len(issuer.asked) > 7)
         assert issuer.asked[7:] == [issuer.asked[1]], "of that one nothing was said"
+        await calls.stop()
+
+    asyncio.run(scenario())
+
+
+def test_who_would_have_been_refused_is_counted_once_and_asked_about_no_more() -> None:
+    async def scenario() -> None:
+        issuer, tally = Issuer(), RefusalTally()
+        issuer.may_answer.set()
+        calls, [like] = open_calls(issuer, 1)
+        calls.discard(like)
+        found = find_row("GET", PATH)
+        call = CountedCall(like.bearer, like.shown, found, like.judged_s, like._find_rights)
+        call.count_by(tally)
+        call.bearer = call.bearer._replace(ends_s=int(time.time()) - 1)  # due at every look
+        calls.add(call)
+        issuer.refused.add(call)
+        for _ in range(3):
+            await calls.look()
+            await wait_for(lambda: not calls.statistics()["reviewing"])
+        assert issuer.asked == [call]
+        call.check()
+        assert tally.statistics()["found"] == 1
+        assert calls.statistics()["ended"] == 1
         await calls.stop()
 
     asyncio.run(scenario())

@@ -336,6 +336,25 @@ def test_clients_are_counted_apart_behind_401_and_403_and_processes_not_at_all(
     door_world.play(tmp_path, scenario)
 
 
+def test_clients_have_no_limits_while_security_turns(tmp_path: Path) -> None:
+    async def scenario(world: door_world.World) -> None:
+        await world.callers.give("own writer shop")
+        await set_limits(world.store, "shop", calls_per_s=6)
+        limits = ClientLimits.model_validate(FREE.model_dump() | {"calls_per_s": 1})
+        port = Limited(world.store, limits, world.admissions[0], security="migrate")
+
+        async def is_known() -> bool:
+            return (await port.call("GET", "/v1/namespaces", as_user("own"))).status == 200
+
+        await wait_for(is_known)
+        told = await port.call_until_refused(9, shown=as_user("own"))
+        assert len(told) == 7, "nobody had any with none, to which those of namespaces are known"
+        check_refusal(told[-1], "limits.calls_per_s")
+        assert port.quotas.statistics()["clients"]["parties"] == 0
+
+    door_world.play(tmp_path, scenario)
+
+
 def test_a_client_is_held_to_what_it_announces(tmp_path: Path) -> None:
     async def scenario(world: door_world.World) -> None:
         await world.callers.give("own writer shop")

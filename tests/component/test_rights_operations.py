@@ -24,6 +24,7 @@ from duramen.runtime.credentials.principals import Bearer, encode_bearer
 from duramen.runtime.identity.names import Identity, Role
 from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
 from duramen.runtime.stores.metadata_store import Op
+from duramen.runtime.turning.tally import RefusalTally
 from duramen.wire.metadata_json import Paths
 from duramen.wire.nodes.grants import GrantsNode, encode_grants, read_grants
 from duramen_sequencer.control import Control
@@ -41,12 +42,13 @@ def bearer_of(who: str = str(OPERATOR), **more: Any) -> dict[str, Any]:
 
 
 class Sequencer:
-    """One sequencer's control calls."""
+    """One sequencer's control calls; `is_turning`: it refuses nobody, but for what is lasting."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_turning: bool = False) -> None:
         self.tree = MemoryTree()
         self.store = MemoryStore(self.tree)
-        self.control = Control(self.store, PATHS, {})
+        self.tally = RefusalTally() if is_turning else None
+        self.control = Control(self.store, PATHS, {}, tally=self.tally)
 
     async def ask(self, op: str, *, by: Identity | None = PROXY, **fields: Any) -> dict[str, Any]:
         return await self.control.handle(json.dumps({"op": op, **fields}).encode(), by)
@@ -80,9 +82,9 @@ class Sequencer:
         return self.tree.children(PATHS.access_tokens) or ()
 
 
-def run(scenario: Callable[[Sequencer], Awaitable[None]]) -> None:
+def run(scenario: Callable[[Sequencer], Awaitable[None]], *, is_turning: bool = False) -> None:
     async def play() -> None:
-        sequencer = Sequencer()
+        sequencer = Sequencer(is_turning=is_turning)
         await sequencer.store.start()
         await ensure_cluster(sequencer.store, PATHS)
         async with asyncio.timeout(30):
@@ -96,8 +98,9 @@ def run(scenario: Callable[[Sequencer], Awaitable[None]]) -> None:
 OPERATIONS = ("list_grants", "replace_grants", "issue_token", "list_tokens", "revoke_token")
 
 
+@pytest.mark.parametrize("is_turning", [False, True], ids=["on", "migrate"])
 @pytest.mark.parametrize("op", OPERATIONS)
-def test_only_a_write_proxy_asks_and_only_where_it_is_known(op: str) -> None:
+def test_only_a_write_proxy_asks_and_only_where_it_is_known(op: str, is_turning: bool) -> None:
     async def scenario(sequencer: Sequencer) -> None:
         for role in Role:
             if role is not Role.WRITEPROXY:
@@ -105,11 +108,11 @@ def test_only_a_write_proxy_asks_and_only_where_it_is_known(op: str) -> None:
                 assert (error.code, str(role) in error.detail) == ("forbidden", True)
         error = await sequencer.refused(op, by=None, caller=bearer_of())
         assert error.code == "forbidden"
-        assert "nobody is known here until the cluster has --security on" in error.detail
+        assert "nobody is known here until this has --security migrate or on" in error.detail
         error = await sequencer.refused(op)
         assert error.code == "invalid_argument", "it asks for the caller, and for all the rest"
 
-    run(scenario)
+    run(scenario, is_turning=is_turning)
 
 
 @pytest.mark.parametrize(

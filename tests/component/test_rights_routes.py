@@ -144,7 +144,7 @@ def test_where_nobody_is_known_all_of_them_are_refused_before_a_body_is_read(cal
         body = None if call.body is None else {"wrong": 1}
         said = await world.ask(call.method, path, body, 403, **query)
         assert said["code"] == "forbidden"
-        assert said["detail"] == "nobody is known here until the cluster has --security on"
+        assert said["detail"] == "nobody is known here until this has --security migrate or on"
         assert not world.sequencer.asked
 
     run(scenario)

@@ -7,18 +7,25 @@ Real servers over loopback; the door of a public port by hand. Source: docs/prot
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Final
+from types import SimpleNamespace
+from typing import Any, Final, cast
 
 import pytest
 
 from duramen.cluster.layout import pick_free_port
+from duramen.core.reading.replica_order import Place
 from duramen.core.rights.verbs import Verb
 from duramen.errors import DuramenError
+from duramen.ids import LogId
 from duramen.runtime.admin import make_admin_app
 from duramen.runtime.admission.callers import CALL_KEY, AdmittedCall
 from duramen.runtime.admission.public_door import PublicDoor
+from duramen.runtime.audit.by_write_proxies import AuditByWriteProxies
+from duramen.runtime.audit.recorded_admin import RecordedAdmin
 from duramen.runtime.http_client import PeerClient, UnreachableError
 from duramen.runtime.http_server import AdminServer, Answer, DataServer, make_guard
 from duramen.runtime.identity.folder import read_folder
@@ -26,11 +33,23 @@ from duramen.runtime.identity.names import Identity, Role
 from duramen.runtime.security.admin_calls import AdminPortCalls
 from duramen.runtime.security.permitted_roles import BOOKIE_PATHS
 from duramen.runtime.security.process_security import ProcessSecurity
+from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
+from duramen.runtime.turning.open_ports import PORT_COUNT_MAX
 from duramen.runtime.turning.tally import RefusalTally
 from duramen.units import SECOND
-from tests.component.admin_world import make_options, make_service
+from duramen.wire.metadata_json import Paths, encode_node
+from duramen_readproxy.following.homes import Homes
+from duramen_writeproxy import rest
+from duramen_writeproxy.elsewhere import Elsewhere
+from tests.component.admin_world import (
+    THROUGH,
+    AdminPort,
+    make_options,
+    make_service,
+    serving,
+)
 from tests.component.admission_world import as_user
-from tests.component.audit_world import record_nowhere
+from tests.component.audit_world import AuditLogTwin, make_trail, record_nowhere
 from tests.component.door_world import DOCUMENTS, World, play
 from tests.component.issuing_world import IssuingWorld, read_time
 from tests.unit.identities import DOMAIN
@@ -217,9 +236,130 @@ def test_a_public_port_serves_everybody_and_knows_whom_it_would_refuse(tmp_path:
         call: AdmittedCall = port.reached[-1][CALL_KEY]
         call.demand(Verb.CREATE, "shop", "orders")
         assert list_found()[0] == (reader, "create", "forbidden", "shop/orders")
+        asked = cast(Any, SimpleNamespace(scope=port.reached[-1]))
+        rest._check_limits(asked, {"auto_create": True})
+        assert list_found()[0][1] == "create"
+        rest._check_limits(asked, {"limits": {}})
+        assert list_found()[0] == (reader, "operate", "forbidden", "")
         assert call.find_rights().judge(Verb.LIST, "stock"), "a list is not cut"
         call.end(DuramenError("unauthenticated", "gone"))
         call.check()
         assert list_found()[0] == (reader, "append", "unauthenticated", "shop/orders")
 
     play(tmp_path, scenario)
+
+
+def test_a_tls_port_that_says_nothing_costs_a_call_half_of_its_time_at_most(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        world, half_us = IssuingWorld(tmp_path), SECOND // 2
+        node, security = Node(world), turn(world.caller)
+        await node.server.start()
+        client = PeerClient(security)
+        with contextlib.ExitStack() as held:
+            silent = held.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+            for _ in range(4):  # whoever comes after these is not answered, as by a firewall
+                waiting = held.enter_context(socket.socket())
+                waiting.setblocking(False)
+                waiting.connect_ex(silent.getsockname())
+            port = silent.getsockname()[1]
+            fields = node.fields() | {"tls_data_url": f"https://127.0.0.1:{port}"}
+            security.peers.learn_role(Role.BOOKIE)({"bookie-0": fields})
+            # A connection is given up after 1 s, which is more than this call has.
+            assert await client.call(f"{node.url}/b/read", b"x", half_us) == b"None"
+            await wait_for(lambda: security.open_ports.statistics()["silent"] == 1)
+            for _ in range(20):
+                assert await client.call(f"{node.url}/b/read", b"x", half_us) == b"None"
+            assert security.open_ports.statistics() == {
+                "known": 1, "known_max": PORT_COUNT_MAX, "silent": 1, "trying": 0,
+            }  # fmt: skip
+            assert find(security) == [("peer", CALLER, "connect", "unreached")]
+        await client.close()
+        await node.server.stop()
+        for one in (security, node.security):
+            await one.stop()
+
+    run(scenario())
+
+
+def test_audit_records_go_by_tls_to_a_write_proxy_that_turns(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        world, store, paths = IssuingWorld(tmp_path), MemoryStore(MemoryTree()), Paths("c")
+        security = turn(world.issue("readproxy", "rp-0"))
+        await store.start()
+        closed = pick_free_port()
+        # On another host its plain port would show the records to whoever is on the way.
+        urls = {"data_url": "http://10.0.0.7:1", "tls_data_url": f"https://127.0.0.1:{closed}"}
+        path = f"{paths.write_proxies}/wp-0"
+        await store.create(path, encode_node(urls), ephemeral=True, make_parents=True)
+        sink = AuditByWriteProxies(store, paths, Place("", ""), security, None)
+        await sink.start()
+        with pytest.raises(UnreachableError, match=f"cannot connect to https://127.0.0.1:{closed}"):
+            await sink.append([b"{}"])
+        await sink.stop()
+        await security.stop()
+
+    run(scenario())
+
+
+def test_what_would_be_refused_at_an_admin_port_is_recorded_and_shows_no_path(
+    tmp_path: Path,
+) -> None:
+    world, log = IssuingWorld(tmp_path), AuditLogTwin()
+    monitor = read_folder(world.issue("monitor", "monitor-9"), read_time())
+
+    async def scenario() -> None:
+        trail = make_trail(log)
+        async with serving(AdminPort(world, "writeproxy")) as port:
+            port.security.tally = RefusalTally()
+            port.security.admin_records = RecordedAdmin(trail)
+            await trail.start()
+            drain = "/v1/cluster/bookies/secret/drain?token=secret"
+            async with port.open_client(monitor) as client:
+                assert (await client.post(drain)).status_code == THROUGH
+            async with port.open_client(None) as client:
+                assert (await client.post(drain)).status_code == THROUGH
+                await client.get("/secret")
+            rows = port.security.tally.describe("migrate").rows or []
+        await trail.stop()
+        assert [(row.verb, row.target) for row in rows] == [
+            ("other", ""),
+            ("operate", "/v1/cluster/bookies/{bookie}/drain"),
+            ("operate", "/v1/cluster/bookies/{bookie}/drain"),
+        ]
+        assert not any("secret" in row.detail for row in rows)
+        told = [(call["who"], call["call"], call["outcome"]) for call in log.records("call")]
+        assert told == [
+            ("service:monitor/monitor-9", "POST /v1/cluster/bookies/{bookie}/drain", "ok")
+        ], "of whom nobody knows there is nothing to record"
+
+    run(scenario())
+
+
+def test_who_came_by_tls_is_sent_on_by_tls() -> None:
+    log_id = LogId(7)
+    there = {"region": "there", "data_url": "http://a:1", "tls_data_url": "https://a:2"}
+    owner = SimpleNamespace(sequencer_id="s-0")
+
+    async def scenario() -> None:
+        store, paths = MemoryStore(MemoryTree()), Paths("c")
+        await store.start()
+        for parent in (paths.write_proxies, paths.read_proxies):
+            node = encode_node(there)
+            await store.create(f"{parent}/n-0", node, ephemeral=True, make_parents=True)
+        router = cast(Any, SimpleNamespace(find_owner=lambda _: owner))
+        elsewhere = Elsewhere(
+            store, paths.write_proxies, "here", router, lambda: {"s-0": {"region": "there"}}
+        )
+        homes = Homes(store, paths.read_proxies, "there")
+        for one in (elsewhere, homes):
+            await one.start()
+        records = "/v1/namespaces/shop/logs/orders/records"
+        for scheme, url in (("http", "http://a:1"), ("https", "https://a:2")):
+            assert homes.find("shop", "orders", scheme) == url
+            assert elsewhere.find("shop", "orders", log_id, scheme) == f"{url}{records}"
+        for one in (elsewhere, homes):
+            await one.stop()
+
+    run(scenario())

@@ -13,8 +13,10 @@ from typing import Any, Final
 
 import pytest
 
+from duramen.core.reading.replica_order import Place
 from duramen.runtime.identity.callers import Callers, OwnHeaders
 from duramen.runtime.identity.names import Role, make_identity
+from duramen.runtime.public.peers import PeerOrder
 from duramen.runtime.role import ServiceOptions, StartRefusedError
 from duramen.runtime.security.door import Door
 from duramen.runtime.security.peers import PeerNames, PeerPlace
@@ -51,8 +53,12 @@ def test_a_data_port_lets_everybody_in_and_counts_whom_it_would_refuse() -> None
     assert find(tally) == []
     for path, headers in (("/b/add", []), ("/b/add", [may_not]), ("/b/x", []), ("/b/y", ["?"])):
         assert door.admit(path, headers, NOW, FROM) is None
+    with_secret = door.admit("/b/secret", [may_not], NOW, FROM)
+    rows = tally.describe("migrate").rows or []
+    assert with_secret is None and "secret" not in rows[0].detail + rows[0].target
     writer = f"spiffe://{DOMAIN}/writeproxy/node-0"
     assert find(tally) == [
+        ("data", writer, "other", "role", 1),
         ("data", FROM, "other", "unknown", 2),
         ("data", writer, "/b/add", "role", 1),
         ("data", FROM, "/b/add", "unknown", 1),
@@ -81,6 +87,21 @@ def test_who_has_an_identity_takes_tls_where_there_is_some() -> None:
     assert list_urls({}, "data", may_be_plain=True) == []
     strange = turning | {"tls_data_url": "http://elsewhere:1"}
     assert list_urls(strange, "data", may_be_plain=False) == ["http://a:1"], "that is no TLS"
+
+
+def test_proxies_are_ranked_by_the_address_that_is_asked_and_none_without_one_is_asked() -> None:
+    nodes: dict[str, dict[str, Any]] = {
+        "turns": {"data_url": "http://10.0.0.7:1", "tls_data_url": "https://10.0.0.7:2"},
+        "text-less": {"data_url": None, "tls_data_url": "https://10.0.0.8:2"},
+        "plain": {"data_url": "http://10.0.0.9:1", "region": "", "rack": "ra"},
+    }
+    order = PeerOrder(Place("", "ra"))
+    plain, tls = "http://10.0.0.9:1", "https://10.0.0.7:2"
+    asked = order.rank_ways("shop/orders", nodes, 1.0, may_be_plain=False)
+    assert asked == [plain, tls]
+    order.note_failure(plain, 1.0)
+    asked = order.rank_ways("shop/orders", nodes, 1.0, may_be_plain=True)
+    assert asked == [tls, "http://10.0.0.7:1", plain]
 
 
 def test_a_node_is_known_by_both_its_addresses_also_when_it_has_left() -> None:

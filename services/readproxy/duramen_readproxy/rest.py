@@ -160,6 +160,7 @@ def make_app(backend: Backend) -> FastAPI:
             opened.admitted = call = call_of(request)
             follower = await find(namespace, log)
             receive, known = request.receive, request.headers.get("if-none-match")
+            scheme = request.url.scheme
             del request  # thousands may wait here: they keep what they need
             response = await unless_gone(
                 receive, answer_read(backend, follower, wanted, opened), opened
@@ -169,7 +170,7 @@ def make_app(backend: Backend) -> FastAPI:
             response = omit_known(known, response)
             if not isinstance(response, ClientStream):
                 opened.note_sent(wanted.form.name.lower(), len(response.body))
-        home = backend.homes.find(namespace, log)
+        home = backend.homes.find(namespace, log, scheme)
         if home is not None:
             response.headers[HOME_HEADER] = home
         return response

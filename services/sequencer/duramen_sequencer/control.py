@@ -72,7 +72,8 @@ class Control:
     Args:
         others: operations of other parts, by name.
         check_config: raises DuramenError for a configuration that cannot work on this cluster.
-        tally: counts who would be refused for his role, and is served; None: he is refused.
+        tally: counts who would be refused for his role, and is served, but for what is done in a
+            caller's name; None: he is refused.
     """
 
     def __init__(
@@ -125,11 +126,12 @@ class Control:
         if caller is None and name in self._of_known_callers:
             # It would be written in anybody's name, and count once the cluster asks.
             raise DuramenError(
-                "forbidden", f"{name}: nobody is known here until the cluster has --security on"
+                "forbidden", f"{name}: nobody is known here until this has --security migrate or on"
             )
         if caller is not None and caller.role not in find_control_roles(name):
             refusal = DuramenError("forbidden", f"a {caller.role} may not ask for {name}")
-            if self._tally is None:
+            if self._tally is None or name in self._of_known_callers:
+                # Also while it is but counted: the name that it gives outlives the turn to `on`.
                 raise refusal
             who, why = str(caller), refusal.detail
             self._tally.note(WouldBeRefused("data", who, "/s/control", "role", why, name))

@@ -129,7 +129,7 @@ class AppendRoute:
             share.add_whole(len(body))
             if wants_redirect and log_id is not None:
                 # Only now: who is still sending might take the answer for a broken connection.
-                url = self._elsewhere.find(namespace, log, log_id)
+                url = self._elsewhere.find(namespace, log, log_id, request.url.scheme)
                 if url is not None:
                     return SentElsewhere(url)
             now_ms = time.time_ns() // 1_000_000

@@ -20,6 +20,7 @@ from duramen.errors import DuramenError
 from duramen.ids import LogId
 from duramen.runtime.registry import Roster
 from duramen.runtime.stores.metadata_store import MetadataStore
+from duramen.runtime.turning.addresses import find_next_url
 from duramen_writeproxy.routing import Router
 
 REDIRECT_FIELD: Final = "redirect"
@@ -57,8 +58,12 @@ class Elsewhere:
         """Stop following it."""
         await self._roster.stop()
 
-    def find(self, namespace: str, log: str, log_id: LogId) -> str | None:
-        """Where the log's appends should go; None: they are as well here."""
+    def find(self, namespace: str, log: str, log_id: LogId, scheme: str) -> str | None:
+        """Where the log's appends should go; None: they are as well here.
+
+        Args:
+            scheme: by which the client came; one that came by TLS goes on by TLS.
+        """
         owner = self._router.find_owner(log_id)
         if owner is None or not self._region:
             return None
@@ -68,12 +73,13 @@ class Elsewhere:
         there = {
             name: fields
             for name, fields in self._roster.nodes.items()
-            if fields.get("region") == region and isinstance(fields.get("data_url"), str)
+            if fields.get("region") == region and find_next_url(fields, "data", scheme)
         }
         if not there:
             return None
         self._count += 1
-        url = there[rank_nodes(f"{namespace}/{log}", weights_of(there))[0]]["data_url"]
+        first = there[rank_nodes(f"{namespace}/{log}", weights_of(there))[0]]
+        url = find_next_url(first, "data", scheme)
         return f"{url}/v1/namespaces/{quote(namespace)}/logs/{quote(log)}/records"
 
     def statistics(self) -> dict[str, int]:

@@ -20,7 +20,6 @@ from duramen.core.rights.judgement import Rights
 from duramen.core.rights.verbs import Verb
 from duramen.errors import DuramenError
 from duramen.runtime.admission.callers import call_of
-from duramen.runtime.admission.refusals import refuse_verb
 from duramen.runtime.public.answers import (
     LogChangedAnswer,
     LogMadeAnswer,
@@ -201,9 +200,9 @@ def _check_limits(request: Request, document: dict[str, Any]) -> None:
     Raises:
         DuramenError: `forbidden`, `metadata_unavailable`.
     """
-    rights = _find_rights(request)
-    if "limits" in document and rights is not None and not rights.judge(Verb.OPERATE):
-        raise refuse_verb(Verb.OPERATE)
+    call = call_of(request)
+    if "limits" in document and call is not None:
+        call.demand(Verb.OPERATE, None)
 
 
 def _find_rights(request: Request) -> Rights | None:

@@ -299,7 +299,7 @@ class TwinState:
 
     def _find_grants(self) -> TwinGrants:
         if self.security == "none":
-            detail = "nobody is known here until the cluster has --security on"
+            detail = "nobody is known here until this has --security migrate or on"
             raise DuramenError("forbidden", detail)
         return self.grants
 

@@ -198,10 +198,10 @@ class PeerClient:
             As `call`, also between pieces.
         """
         ways, deadline = self._list_ways(url), _Deadline(timeout_us)
-        missed: PeerError | None = None
+        tried, missed = await self._leave_out_silent(ways, deadline)
         connections = self._take()
         try:
-            for number, (at, receiver) in enumerate(ways, 1):
+            for number, (at, receiver) in enumerate(tried, 1):
                 try:
                     for is_last in (receiver is None, True):
                         header = self._name_to(receiver)
@@ -222,7 +222,7 @@ class PeerClient:
                                     yield bytes(piece)
                 except PyreqwestError as error:
                     missed = translate(error, at)
-                    if number == len(ways) or not isinstance(missed, UnreachableError):
+                    if number == len(tried) or not isinstance(missed, UnreachableError):
                         raise missed from error
         finally:
             self._give_back(connections)
@@ -257,6 +257,7 @@ class PeerClient:
     ) -> tuple[BaseResponse, bytes]:
         """The answer; one that does not know who calls is asked once more."""
         ways, deadline = self._list_ways(url), _Deadline(timeout_us)
+        tried, missed = await self._leave_out_silent(ways, deadline)
 
         def make(client: Client, at: str) -> RequestBuilder:
             builder = client.request(method, at)
@@ -264,15 +265,14 @@ class PeerClient:
                 builder = builder.header(name, value)
             return builder.body_bytes(body)
 
-        missed: PeerError | None = None
         connections = self._take()
         try:
-            for number, way in enumerate(ways, 1):
+            for number, way in enumerate(tried, 1):
                 try:
                     found = await self._send_by(connections.client, way, make, deadline)
                 except PyreqwestError as error:
                     missed = translate(error, way.url)
-                    if number == len(ways) or not isinstance(missed, UnreachableError):
+                    if number == len(tried) or not isinstance(missed, UnreachableError):
                         raise missed from error
                 else:
                     self._note_missed(ways, missed)
@@ -310,6 +310,17 @@ class PeerClient:
         if receiver is None or self._security is None:
             return None
         return self._security.name_to(receiver)
+
+    async def _leave_out_silent(
+        self, ways: tuple[Way, ...], deadline: _Deadline
+    ) -> tuple[tuple[Way, ...], PeerError | None]:
+        """The ways to try, and why the first one is none of them."""
+        if len(ways) == 1 or self._security is None:
+            return ways, None
+        secure, wait_s = ways[0].url, deadline.left().total_seconds() / 2
+        if await self._security.open_ports.is_open(secure, wait_s):
+            return ways, None
+        return ways[1:], UnreachableError(f"cannot connect to {secure}")
 
     def _list_ways(self, url: str) -> tuple[Way, ...]:
         """How a peer is called, the best way first.

@@ -252,8 +252,8 @@ def _add_proxy_options(parser: argparse.ArgumentParser) -> None:
         "--issuers",
         metavar="FILE",
         type=Path,
-        help="whose web tokens are believed at the public port, for --security on (default: "
-        "nobody's; API tokens and identities are)",
+        help="whose web tokens are believed at the public port, for --security on and migrate "
+        "(default: nobody's; API tokens and identities are)",
     )
     parser.add_argument(
         "--audit-require",

@@ -26,7 +26,7 @@ from duramen.runtime.public.repair_answers import (
 from duramen.runtime.rest import parse_object, read_body
 from duramen.runtime.rights.route_verbs import needs
 from duramen.runtime.stores.metadata_store import MetadataError
-from duramen.runtime.turning.addresses import TLS_ADMIN_URL, find_tls_url
+from duramen.runtime.turning.addresses import find_next_url
 from duramen.units import KIB
 from duramen.wire.metadata_json import MetadataJsonError
 from duramen_sequencer.repair.operations import Answer, NotAuditorError, RepairOperations
@@ -108,7 +108,6 @@ async def _redirect(request: Request, error: Exception) -> Response:
     assert isinstance(error, NotAuditorError), error
     query = f"?{request.url.query}" if request.url.query else ""
     # Who came by TLS goes on by TLS, where the auditor has both.
-    tls_url = find_tls_url(error.holder, TLS_ADMIN_URL) if request.url.scheme == "https" else None
-    base = tls_url or error.holder.get("admin_url", "")
+    base = find_next_url(error.holder, "admin", request.url.scheme) or ""
     location = f"{base}{request.url.path}{query}"
     return Response(status_code=307, headers={"Location": location})

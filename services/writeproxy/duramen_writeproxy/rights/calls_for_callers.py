@@ -70,5 +70,7 @@ class CallsForCallers:
 def _find_caller(request: Request) -> Bearer:
     caller = caller_of(request)
     if caller is None:
-        raise DuramenError("forbidden", "nobody is known here until the cluster has --security on")
+        raise DuramenError(
+            "forbidden", "nobody is known here until this has --security migrate or on"
+        )
     return caller

@@ -77,6 +77,11 @@ class AdmittedCall:
         self._on_end: Callable[[], None] | None = None
         self._find_rights = find_rights
 
+    @property
+    def is_ended(self) -> bool:
+        """Whether it was said that it may go on no more, so that it need not be judged again."""
+        return self.refusal is not None
+
     def find_rights(self) -> Rights:
         """What its caller may do now; what is not known is told when it is asked for."""
         return self._find_rights(self.bearer)
@@ -92,8 +97,8 @@ class AdmittedCall:
         row, namespace, log = self.found
         return self._find_rights(self.bearer).judge(row.verb, namespace, log)
 
-    def demand(self, verb: Verb, namespace: str, log: str | None = None) -> None:
-        """See that its caller may do one more thing.
+    def demand(self, verb: Verb, namespace: str | None, log: str | None = None) -> None:
+        """See that its caller may do one more thing; without a namespace, to the cluster.
 
         Raises:
             DuramenError: `forbidden`, `metadata_unavailable`.

@@ -25,18 +25,23 @@ _EVERYTHING: Final = Rights([(GrantScope(), sum(verb.bit for verb in Verb))])
 class CountedCall(AdmittedCall):
     """As its base says; it never raises."""
 
-    __slots__ = ("_is_ended", "_tally")
+    __slots__ = ("_tally", "_was_ended")
 
     def count_by(self, tally: RefusalTally) -> None:
         """To be called once, at first."""
         self._tally = tally
-        self._is_ended = False
+        self._was_ended = False
+
+    @property
+    def is_ended(self) -> bool:
+        """Also if it goes on: it is counted once."""
+        return self._was_ended
 
     def find_rights(self) -> Rights:
         """To everything; what its caller really may is for `demand`."""
         return _EVERYTHING
 
-    def demand(self, verb: Verb, namespace: str, log: str | None = None) -> None:
+    def demand(self, verb: Verb, namespace: str | None, log: str | None = None) -> None:
         """Count it, if its caller may not."""
         try:
             if self._find_rights(self.bearer).judge(verb, namespace, log):
@@ -44,12 +49,12 @@ class CountedCall(AdmittedCall):
             kind, why = "forbidden", refuse_verb(verb, namespace, log).detail
         except DuramenError as error:
             kind, why = "not_known_now", error.detail
-        self._note(verb, kind, why, f"{namespace}/{log}" if log else namespace)
+        self._note(verb, kind, why, f"{namespace}/{log}" if log else namespace or "")
 
     def end(self, refusal: DuramenError) -> None:
         """Count that it would not go on, once."""
-        if self.found is not None and not self._is_ended:
-            self._is_ended = True
+        if self.found is not None and not self._was_ended:
+            self._was_ended = True
             self._note(
                 self.found.row.verb, refusal.code, refusal.detail, describe_target(self.found)
             )

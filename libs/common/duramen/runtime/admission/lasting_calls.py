@@ -128,7 +128,7 @@ class LastingCalls:
         due = [call for call in self._open if has_changed or _is_due(call, now_s)]
         is_whole = True
         for number, call in enumerate(due, 1):
-            if call in self._open and call.refusal is None:
+            if call in self._open and not call.is_ended:
                 is_whole &= self._judge_again(call, now_s)
             if number % _STEP_COUNT == 0:
                 await asyncio.sleep(0)
@@ -166,7 +166,7 @@ class LastingCalls:
     def _begin_reviews(self) -> None:
         while self._waiting and len(self._reviews) < REVIEW_COUNT_MAX:
             call, _ = self._waiting.popitem(last=False)
-            if call.refusal is None:
+            if not call.is_ended:
                 task = asyncio.create_task(self._review_one(call))
                 self._reviews[call] = task
                 task.add_done_callback(partial(self._on_reviewed, call))
@@ -199,7 +199,7 @@ class LastingCalls:
     def _note(self, call: AdmittedCall, refusal: DuramenError | None) -> None:
         call.judged_s = time.time()
         self._judged_count += 1
-        if refusal is not None and call.refusal is None:
+        if refusal is not None and not call.is_ended:
             self._ended_count += 1
             call.end(refusal)
 

@@ -56,7 +56,7 @@ class NamespaceQuotas:
         if known is None:
             return None
         quota, until_s = known
-        if time.monotonic() >= until_s and namespace not in self._looks:
+        if time.monotonic() >= until_s:
             self._begin_look(namespace)
         return quota
 

@@ -31,7 +31,7 @@ from duramen.runtime.admission.callers import (
 from duramen.runtime.admission.counted_calls import CountedCall, describe_target
 from duramen.runtime.admission.early_answers import answer_early
 from duramen.runtime.admission.refusals import refuse_blindly, refuse_unknown, refuse_verb
-from duramen.runtime.audit.recorded_calls import RecordedCalls, draw_request_id
+from duramen.runtime.audit.recorded_calls import RecordedCalls, draw_request_id, find_address
 from duramen.runtime.credentials.principals import CredentialRefusedError, NothingKnownError
 from duramen.runtime.identity.callers import TooManyHeadersError
 from duramen.runtime.public.calls import On
@@ -171,7 +171,7 @@ class PublicDoor:
             who: None: nobody is known.
         """
         if self._tally is not None:
-            who = who or str((scope.get("client") or ("?",))[0])
+            who = who or find_address(scope) or "?"
             verb = "other" if found is None else found.row.verb.value
             target = describe_target(found)
             self._tally.note(WouldBeRefused("public", who, verb, kind, why, target))

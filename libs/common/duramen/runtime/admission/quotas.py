@@ -55,11 +55,12 @@ class Quotas:
     """What one process counts of its callers.
 
     Args:
-        options: `client_limits` are those of each client.
+        options: `client_limits` are those of each client; while security turns clients have none.
     """
 
     def __init__(self, options: ServiceOptions, store: MetadataStore) -> None:
         self._client_quota = read_quota(options.client_limits)
+        self._has_clients = not options.is_turning
         self._clients = QuotaTable()
         self._namespaces = QuotaTable()
         self._limits = NamespaceQuotas(store, Paths(options.cluster))
@@ -85,7 +86,7 @@ class Quotas:
                 quota = await self._limits.learn(namespace)
             account = self._namespaces.find(namespace, quota, read_clock_us())
             charged = (Charged("namespace", namespace, account),)
-        if call is not None:
+        if call is not None and self._has_clients:
             principal = call.bearer.principal
             account = self._clients.find(principal, self._client_quota, read_clock_us())
             charged = (Charged("client", principal, account), *charged)

@@ -55,12 +55,7 @@ from duramen.runtime.role import ServiceOptions
 from duramen.runtime.security.process_security import ProcessSecurity, learn_role
 from duramen.runtime.security.public_certificate import PublicCertificate
 from duramen.runtime.stores.metadata_store import MetadataStore
-from duramen.runtime.turning.addresses import (
-    SECURE_SCHEME,
-    TLS_DATA_URL,
-    find_tls_url,
-    list_urls,
-)
+from duramen.runtime.turning.addresses import SECURE_SCHEME
 from duramen.texts import check_log_name, check_namespace
 from duramen.units import KIB, MIB
 from duramen.wire.edge.gate import is_here
@@ -275,16 +270,7 @@ class Forwarder:
         nodes = self._roster.nodes
         if self._security is None:
             return self._order.rank(key, nodes, _now_s())
-        ways = {
-            urls[0]: urls
-            for node in nodes.values()
-            if (urls := list_urls(node, "data", may_be_plain=self._is_turning))
-        }
-        reached = {
-            name: {**node, "data_url": find_tls_url(node, TLS_DATA_URL) or node.get("data_url")}
-            for name, node in nodes.items()
-        }
-        return [way for url in self._order.rank(key, reached, _now_s()) for way in ways[url]]
+        return self._order.rank_ways(key, nodes, _now_s(), may_be_plain=self._is_turning)
 
     def _make_clients(self) -> list[Client]:
         anchors = () if self._certificate is None else self._certificate.list_anchors()

@@ -4,8 +4,9 @@ Own rack before own region before anywhere; among equals the hash of the log dec
 log's readers share a cache and its appends a frame. One that could not be reached a moment ago is
 asked last, never left out. Pure: the roster's nodes and the time go in, urls come out.
 
-Called by `forwarding`. Source: docs/protocol/metadata.md "sequencers/<id>, writeproxies/<id>,
-readproxies/<id>".
+Called by `forwarding` and `audit.by_write_proxies`. Source: docs/protocol/metadata.md
+"sequencers/<id>, writeproxies/<id>, readproxies/<id>", docs/protocol/turning-on.md "Which way a
+call takes".
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any, Final
 
 from duramen.core.hashing import rank_nodes
 from duramen.core.reading.replica_order import Place
+from duramen.runtime.turning.addresses import list_urls
 
 FAILURE_MEMORY_S: Final = 5.0
 """A proxy that could not be reached is asked last for so long: its registration outlives it for
@@ -51,6 +53,23 @@ class PeerOrder:
             key=lambda name: (self._has_failed(nodes[name], now_s), self._distance(nodes[name])),
         )
         return [nodes[name]["data_url"] for name in ranked]
+
+    def rank_ways(
+        self, key: str, nodes: Mapping[str, Mapping[str, Any]], now_s: float, *, may_be_plain: bool
+    ) -> list[str]:
+        """The same for whoever has an identity: by TLS, where a proxy speaks it besides.
+
+        Args:
+            may_be_plain: a proxy with both stands there twice, in plain text behind TLS.
+        """
+        ways = {
+            name: urls
+            for name, node in nodes.items()
+            if (urls := list_urls(node, "data", may_be_plain=may_be_plain))
+        }
+        reached = {name: {**nodes[name], "data_url": urls[0]} for name, urls in ways.items()}
+        all_of = {urls[0]: urls for urls in ways.values()}
+        return [way for url in self.rank(key, reached, now_s) for way in all_of[url]]
 
     def note_failure(self, url: str, now_s: float) -> None:
         """It could not be reached, or did not answer."""

@@ -21,6 +21,7 @@ from starlette.routing import Match
 
 from duramen.core.rights.verbs import Verb
 from duramen.errors import DuramenError
+from duramen.runtime.audit.recorded_calls import find_address
 from duramen.runtime.edge.gated import refuse_request
 from duramen.runtime.identity.certificates import CertificateRefusedError
 from duramen.runtime.identity.names import Identity
@@ -95,20 +96,24 @@ class AdminDoor:
         if route is not None and verb is None:
             return None
         try:
-            who = self._judge(verb, scope)
+            who = self._judge(route, verb, scope)
         except _NotAdmittedError as error:
-            self._refuse(error, verb, scope)
-            return None
+            self._refuse(error, route, verb, scope)
+            if error.principal is None:
+                return None
+            who = error.principal  # it is only counted: what it does is done, and recorded
         records = self._security.admin_records
         if records is None or verb is not Verb.OPERATE:
             return None
         return records.begin(scope, who, f"{scope['method']} {route}", send)
 
-    def _refuse(self, error: _NotAdmittedError, verb: Verb | None, scope: Any) -> None:
+    def _refuse(
+        self, error: _NotAdmittedError, route: str | None, verb: Verb | None, scope: Any
+    ) -> None:
         """Raise the refusal, told and recorded; while security is turned on it is but counted."""
         if self._security.tally is not None:
             asked = WouldBeRefused(
-                "admin", error.who, verb or "other", error.kind, error.why, scope["path"]
+                "admin", error.who, verb or "other", error.kind, error.why, route or ""
             )
             self._security.tally.note(asked)
             return
@@ -120,7 +125,7 @@ class AdminDoor:
             self._security.admin_records.refuse(scope, error.principal, word, status)
         raise error.refusal from None
 
-    def _judge(self, verb: Verb | None, scope: Any) -> str:
+    def _judge(self, route: str | None, verb: Verb | None, scope: Any) -> str:
         """Who may, as a principal."""
         identity = self._identify(scope)
         principal = f"service:{identity.role.value}/{identity.name}"
@@ -133,7 +138,7 @@ class AdminDoor:
             raise _NotAdmittedError(error, _NOT_KNOWN_NOW, error.detail, who, principal) from None
         if not may:
             refusal = DuramenError("forbidden", f"{verb} on the cluster: you may not")
-            why = f"{identity} may not {verb}: {scope['path'][:200]!r}"
+            why = f"{identity} may not {verb}: {scope['method']} {route}"
             raise _NotAdmittedError(refusal, "verb", why, who, principal)
         return principal
 
@@ -177,5 +182,5 @@ def _refuse_unknown(why: str, scope: Any) -> _NotAdmittedError:
     refusal = DuramenError(
         "unauthenticated", "this needs a certificate of the cluster, shown when connecting"
     )
-    who = str((scope.get("client") or ("?",))[0])
+    who = find_address(scope) or "?"
     return _NotAdmittedError(refusal, "unknown", f"admin port: {why}", who)

@@ -94,7 +94,7 @@ class Door:
                 raise
             who = address if error.identity is None else str(error.identity)
             verb = path if path in self._permitted else "other"
-            self._tally.note(WouldBeRefused("data", who, verb, error.kind, error.why, path))
+            self._tally.note(WouldBeRefused("data", who, verb, error.kind, error.why))
             return None
 
     def _judge(self, path: str, headers: Sequence[str], now: dt.datetime) -> Identity:
@@ -116,10 +116,12 @@ class Door:
             raise _refuse_unknown(str(error), now, is_late=error.is_late) from None
         identity = caller.identity
         if identity.role not in self._permitted.get(path, ()):
+            # What stands in no row may hold anything, and is shown to whoever may `observe`.
+            asked = path if path in self._permitted else "what is nobody's to call"
             raise NotAdmittedError(
                 DuramenError("forbidden", f"a {identity.role} may not call this"),
                 "role",
-                f"{identity} may not call {path[:200]!r}",
+                f"{identity} may not call {asked}",
                 identity=identity,
             )
         return identity

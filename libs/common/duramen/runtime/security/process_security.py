@@ -40,6 +40,7 @@ from duramen.runtime.security.permitted_roles import Roles
 from duramen.runtime.security.private_copies import PrivateCopies, ServerFiles
 from duramen.runtime.security.tls_contexts import make_admin_context
 from duramen.runtime.turning.addresses import SECURE_SCHEME
+from duramen.runtime.turning.open_ports import OpenPorts
 from duramen.runtime.turning.tally import RefusalTally, WouldBeRefused
 from duramen.wire.edge.gate import is_here
 
@@ -77,6 +78,7 @@ class ProcessSecurity:
         rights: what identities may do to the cluster.
         admin_records: of whoever keeps them, as proxies do; None: nobody does.
         tally: where what would be refused is counted; None: it is refused.
+        open_ports: which TLS ports take connections, where plain ones do as well.
 
     Args:
         held: as `read_expected` gave it.
@@ -94,6 +96,7 @@ class ProcessSecurity:
     ) -> None:
         self.tally = RefusalTally() if is_turning else None
         self.identity = held.identity
+        self.open_ports = OpenPorts()
         self.peers = PeerNames(held.identity.domain)
         self.rights = ProcessRights()
         self.admin_records: AdminRecords | None = None
@@ -111,6 +114,7 @@ class ProcessSecurity:
     async def stop(self) -> None:
         """The end: nobody of this process serves or calls any more."""
         await self._watched.stop()
+        await self.open_ports.close()
         self._copies.close()
 
     def on_change(self, listener: Callable[[], None]) -> None:
@@ -241,6 +245,7 @@ class ProcessSecurity:
             "clients": self._clients.statistics(),
             "peers": self.peers.statistics(),
             "grants": self.rights.statistics(),
+            "open_ports": self.open_ports.statistics(),
             "would_refuse": None if self.tally is None else self.tally.statistics(),
         }
 

@@ -38,6 +38,17 @@ def list_urls(fields: Mapping[str, Any], kind: str, *, may_be_plain: bool) -> li
     return [tls_url, url] if may_be_plain else [tls_url]
 
 
+def find_next_url(fields: Mapping[str, Any], kind: str, scheme: str) -> str | None:
+    """Where whoever came by this scheme is sent on to: by TLS to TLS, where a node has both.
+
+    Args:
+        kind: as of `list_urls`.
+    """
+    tls_url = find_tls_url(fields, f"tls_{kind}_url") if scheme == "https" else None
+    url = tls_url or fields.get(f"{kind}_url")
+    return url if isinstance(url, str) else None
+
+
 def has_tls(fields: Mapping[str, Any]) -> bool:
     """Whether whoever has an identity alone reaches a node; of its admin port, which each has."""
     is_secure = str(fields.get("admin_url", "")).startswith(SECURE_SCHEME)
