@@ -90,5 +90,5 @@ def test_a_host_is_named_without_wildcards() -> None:
 
 def test_nodes_are_who_others_call() -> None:
     assert {role for role in Role if not role.is_node} == {
-        Role.OPERATOR, Role.ARCHIVE, Role.MONITOR, Role.CLIENT,
+        Role.OPERATOR, Role.ARCHIVE, Role.MONITOR, Role.CLIENT, Role.COREWRITER, Role.COREREADER,
     }  # fmt: skip

@@ -42,7 +42,7 @@ def test_a_service_that_is_told_nothing_asks_who_calls(
     assert "give --tls-dir with the folder" in said and "or --security none" in said
     with pytest.raises(SystemExit):
         parse_options(role, [*untold, "--security", "none", "--tls-dir", "/tls"])
-    assert "--security on alone" in capsys.readouterr().err
+    assert "--security on or migrate alone" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("role", ["sequencer", "bookie", "writeproxy", "readproxy"])
