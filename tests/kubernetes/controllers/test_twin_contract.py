@@ -18,6 +18,7 @@ import httpx
 import jsonschema_rs
 import pytest
 
+from duramen.config import NamespaceConfig
 from duramen.runtime.public.calls import CALLS, JSON, PublicCall
 from duramen.runtime.public.openapi import make_document
 from duramen.runtime.public.schemas import name_of
@@ -97,14 +98,15 @@ def case_namespace(proxy: Proxy) -> None:
     path = "/v1/namespaces/shop-ns"
     assert proxy.refused("GET", path) == (404, "namespace_not_found", "namespace")
     assert proxy.call("PUT", path, {}) == (
-        201, {"namespace": "shop-ns", "config": {"auto_create": False}}
+        201, {"namespace": "shop-ns", "config": NamespaceConfig().to_json()}
     )  # fmt: skip
     assert proxy.call("PUT", path, {})[0] == 200
     other = proxy.refused("PUT", path, {"auto_create": True})
     assert other == (409, "log_exists_with_other_config", None)
     assert proxy.call("PATCH", path, {"auto_create": True})[1]["changed"] is True
     assert proxy.call("PATCH", path, {"auto_create": True})[1]["changed"] is False
-    assert proxy.call("GET", path)[1]["config"] == {"auto_create": True}
+    wanted = NamespaceConfig(auto_create=True).to_json()
+    assert proxy.call("GET", path)[1]["config"] == wanted
     assert proxy.refused("PATCH", path, {"quota": 1}) == (400, "unknown_field", "quota")
     assert proxy.call("DELETE", path)[1] == {"namespace": "shop-ns", "changed": True}
     assert proxy.call("DELETE", path)[1]["changed"] is False

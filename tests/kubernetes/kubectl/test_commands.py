@@ -106,7 +106,7 @@ def test_without_the_kinds_it_says_that_nothing_is_installed(
     plant(tmp_path, monkeypatch)
     assert main(["status"]) == ExitCode.FAILED
     told = capsys.readouterr().err
-    assert "no logclusters.duramen.io" in told and "helm install" in told
+    assert "no logclusters.duramen.io" in told and "install or upgrade it" in told
 
 
 def test_which_cluster_is_meant_must_be_clear(
