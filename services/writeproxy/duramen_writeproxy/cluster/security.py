@@ -23,6 +23,7 @@ from duramen.runtime.rights.route_verbs import needs
 from duramen.runtime.security.admin_calls import AdminPortCalls
 from duramen.runtime.security.process_security import ProcessSecurity
 from duramen.runtime.stores.metadata_store import MetadataError, MetadataStore, Rejected
+from duramen.runtime.turning.fitting import find_parents
 from duramen.runtime.turning.tally import WouldRefuseAnswer
 from duramen.wire.metadata_json import MetadataJsonError, Paths, read_node
 
@@ -52,12 +53,7 @@ class SecurityReport:
     ) -> None:
         self._store = store
         self._security = security
-        self._parents = {
-            "bookie": paths.available,
-            "sequencer": paths.sequencers,
-            "writeproxy": paths.write_proxies,
-            "readproxy": paths.read_proxies,
-        }
+        self._parents = find_parents(paths)
 
     async def gather(self) -> ClusterWouldRefuse:
         """What all say.

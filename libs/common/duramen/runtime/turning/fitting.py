@@ -88,6 +88,16 @@ class FitCheck:
             )
 
 
+def find_parents(paths: Paths) -> dict[str, str]:
+    """The nodes below which processes register, by role."""
+    return {
+        "bookie": paths.available,
+        "sequencer": paths.sequencers,
+        "writeproxy": paths.write_proxies,
+        "readproxy": paths.read_proxies,
+    }
+
+
 async def find_misfits(
     store: MetadataStore, paths: Paths, fits: Fits, *, but: tuple[str, str] | None = None
 ) -> list[str]:
@@ -100,10 +110,7 @@ async def find_misfits(
         MetadataError: who is there is not known.
     """
     misfits = []
-    for role, parent in (
-        ("bookie", paths.available), ("sequencer", paths.sequencers),
-        ("writeproxy", paths.write_proxies), ("readproxy", paths.read_proxies),
-    ):  # fmt: skip
+    for role, parent in find_parents(paths).items():
         await store.sync(parent)
         for name in await store.children(parent) or ():
             if (role, name) == but:
