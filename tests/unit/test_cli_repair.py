@@ -1,5 +1,5 @@
-"""`duramen repair|drain|rebalance|disruption|accept-loss` against a server that plays an admin
-port.
+"""`duramen repair|drain|rebalance|disruption|disruptions|accept-loss` against a server that plays
+an admin port.
 
 What is checked is what a user sees: lines, JSON, exit codes, and what is asked of the server.
 """
@@ -74,6 +74,55 @@ def test_disruption_answers_with_its_exit_code(admin: FakeProxy, capsys: Out) ->
     assert json.loads(capsys.readouterr().out) == DENIED
     assert main(["disruption", "b1", "--kind", "explode"]) == 2
     assert main(["disruption", "b1"]) == 2
+
+
+GRANT = {
+    "token": "f" * 32, "target": "bookie/b1", "kind": "restart", "holder": "ann@desk",
+    "life_ms": 90_000, "over_in_ms": 95_000, "granted_unix_ms": 5, "accepts": [],
+}  # fmt: skip
+
+
+def test_a_grant_is_taken_shown_and_ended(admin: FakeProxy, capsys: Out) -> None:
+    path = f"{CLUSTER}/disruptions"
+    allowed = {"allowed": True, "reasons": [], "logs_at_risk": [], "logs_at_risk_count": 0}
+    admin.answers[path] = {**allowed, "grant": GRANT}
+    take = ["disruption", "b1", "--kind", "restart", "--take"]
+    known = ["--token", "a" * 32, "--life", "90s", "--holder", "ann@desk"]
+    assert main([*take, *known, "--accept", "no_spare", "--accept", "placement"]) == 0
+    shown = capsys.readouterr()
+    assert "granted for 90 s" in shown.out and shown.err == f"token {'a' * 32}\n"
+    assert admin.asked[-1][1] == {
+        "token": "a" * 32, "target": "bookie/b1", "kind": "restart", "holder": "ann@desk",
+        "life_ms": 90_000, "accepts": ["no_spare", "placement"],
+    }  # fmt: skip
+    admin.answers[path] = {**DENIED, "grant": None}
+    assert main(take) == 1
+    drawn = admin.asked[-1][1]
+    assert "@" in drawn["holder"] and "life_ms" not in drawn
+    assert f"token {drawn['token']}" in capsys.readouterr().err
+    admin.answers[path] = {"grants": [GRANT, {**GRANT, "accepts": ["quorum"]}]}
+    assert main(["disruptions"]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == (
+        f"{GRANT['token']}: ann@desk may restart bookie/b1; over in 95 s unless it is renewed"
+    )
+    assert "bookie/b1, quorum accepted; over" in second
+    admin.answers[path] = {"grants": []}
+    assert main(["disruptions"]) == 0
+    assert capsys.readouterr().out == "nobody may stop anything now\n"
+    for has_ended, code in ((True, 0), (False, 1)):
+        admin.answers[f"{path}/{GRANT['token']}"] = {"token": GRANT["token"], "ended": has_ended}
+        assert main(["disruptions", "--end", str(GRANT["token"])]) == code
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [["--life", "90s"], ["--holder", "me"], ["--token", "t"], ["--accept", "quorum"],
+     ["--take", "--life", "x"]],
+)  # fmt: skip
+def test_flags_of_a_grant_that_make_no_sense(admin: FakeProxy, flag: list[str]) -> None:
+    assert main(["disruption", "b1", "--kind", "restart", *flag]) == 2
+    assert admin.asked == []
 
 
 def test_a_drain_begins_is_cancelled_and_is_refused(admin: FakeProxy, capsys: Out) -> None:

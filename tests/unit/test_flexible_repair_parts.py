@@ -469,5 +469,5 @@ def test_a_restart_is_judged_by_who_is_left(
     debts = Debts(damaged=frozenset(segment.nodes[n].member for n in damaged))
     view = view_of(segment, changes)
     log = log_of(segment)
-    assert judge_restart(log, segment, BookieId("b0"), view, debts) == codes
-    assert judge_restart(log, segment, BookieId("b9"), view, debts) == []
+    assert judge_restart(log, segment, [BookieId("b0")], view, debts) == codes
+    assert judge_restart(log, segment, [BookieId("b9")], view, debts) == []

@@ -22,7 +22,8 @@ from duramen.core.placement import PlacementRule, satisfies
 from duramen.core.quorum import Quorum, write_sets
 from duramen.core.repair.audit import NO_DEBTS, Debts
 from duramen.core.repair.cluster_view import BookieState, ClusterView, CopyFate
-from duramen.core.repair.disruption import RISK_COUNT_MAX, Disruption, DisruptionKind
+from duramen.core.repair.disruption import RISK_COUNT_MAX, Disruption
+from duramen.core.repair.disruption_grants import DisruptionKind
 from duramen.core.repair.drain import Need, WholeRound, advance, explain, shortages
 from duramen.core.repair.rebalance import Copy, Loads, plan_moves, spread
 from duramen.core.repair.swap import Swap, SwapChoice, can_take
@@ -233,7 +234,7 @@ def ask(
     segments: Iterable[Segment],
     debts: Debts = NO_DEBTS,
 ) -> dict[str, Any]:
-    question = Disruption(BookieId(name), kind, seen)
+    question = Disruption([BookieId(name)], kind, seen)
     for segment in segments:
         log = log_of_segments([segment])
         question.note_log(log, Need(QUORUM, RULE))
@@ -253,7 +254,7 @@ def test_a_restart_is_allowed_where_every_write_set_keeps_its_ack_quorum() -> No
     whole = make_segment([(0, "abc")], 9, proved=True)
     answer = ask("a", DisruptionKind.RESTART, HERE, [whole])
     assert answer["allowed"] and answer["logs_at_risk_count"] == 0
-    one_away = view([bookie("a"), bookie("b"), away("c"), bookie("d")])
+    one_away = view([bookie("a"), bookie("b"), away("c"), bookie("d"), bookie("e")])
     answer = ask("a", DisruptionKind.RESTART, one_away, [whole])
     assert codes(answer) == ["too_few_copies"]
     assert (answer["logs_at_risk"], answer["logs_at_risk_count"]) == (["ns/log5"], 1)
@@ -272,11 +273,62 @@ def test_copies_that_are_unproved_owed_or_damaged_count_as_missing() -> None:
 
 def test_open_segments_must_stay_coverable_and_writable() -> None:
     assert ask("a", DisruptionKind.RESTART, HERE, [make_segment([(0, "abc")])])["allowed"]
-    one_away = view([bookie("a"), bookie("b"), away("c")])
+    one_away = view([*map(bookie, "abde"), away("c")])
     answer = ask("a", DisruptionKind.RESTART, one_away, [make_segment([(0, "abc")])])
     assert codes(answer) == ["not_coverable", "too_few_copies"]
     marked = make_segment([(0, "abc")]).marked("m")
     assert codes(ask("a", DisruptionKind.RESTART, HERE, [marked])) == ["in_recovery"]
+
+
+def test_while_another_is_away_a_restart_leaves_enough_for_new_segments() -> None:
+    three = view([bookie("a"), bookie("b"), bookie("c")])
+    whole = make_segment([(0, "abc")], 9, proved=True)
+    assert ask("a", DisruptionKind.RESTART, three, [whole])["allowed"], "or nobody ever could"
+    one_away = view([*map(bookie, "abc"), away("d")])
+    answer = ask("a", DisruptionKind.RESTART, one_away, [whole])
+    assert codes(answer) == ["placement"]
+    leaving = view([*map(bookie, "abc"), away("d", 0)])
+    assert codes(ask("a", DisruptionKind.RESTART, leaving, [whole])) == ["placement"]
+
+
+@pytest.mark.parametrize(
+    ("quorum", "is_open", "found"),
+    [((3, 3), True, ["no_spare"]), ((3, 3), False, ["no_spare"]), ((3, 1), True, ["no_spare"]),
+     ((3, 1), False, []), ((3, 2), True, [])],
+)  # fmt: skip
+def test_a_quorum_that_can_miss_nobody_has_a_code_of_its_own(
+    quorum: tuple[int, int], is_open: bool, found: list[str]
+) -> None:
+    segment = make_segment([(0, "abc")], None if is_open else 9, quorum=quorum, proved=True)
+    assert codes(ask("a", DisruptionKind.RESTART, HERE, [segment])) == found
+
+
+def test_who_can_miss_nobody_misses_those_who_are_away_besides() -> None:
+    one_away = view([*map(bookie, "acde"), away("b")])
+    segment = make_segment([(0, "abc")], quorum=(3, 1))
+    answer = ask("a", DisruptionKind.RESTART, one_away, [segment])
+    assert codes(answer) == ["no_spare", "not_coverable"]
+    segment = make_segment([(0, "abc")], quorum=(3, 3))
+    answer = ask("a", DisruptionKind.RESTART, one_away, [segment])
+    assert codes(answer) == ["no_spare", "too_few_copies"]
+
+
+def test_a_bookie_that_is_lost_for_ever_is_not_waited_for() -> None:
+    dead = away("d", 0)
+    seen = view([*map(bookie, "abc"), dead], lost=frozenset({dead.member.incarnation}))
+    whole = make_segment([(0, "abc")], 9, proved=True)
+    assert ask("a", DisruptionKind.RESTART, seen, [whole])["allowed"]
+
+
+def test_what_is_accepted_allows_nothing_else() -> None:
+    segment = make_segment([(0, "abc")], 9, quorum=(3, 3))
+    question = Disruption([BookieId("a")], DisruptionKind.RESTART, HERE)
+    question.note_segment(log_of_segments([segment]), segment, NO_DEBTS)
+    assert not question.conclude(RNG, ["no_spare"])["allowed"]
+    answer = question.conclude(RNG, ["no_spare", "unproved"])
+    assert answer["allowed"] and codes(answer) == ["no_spare", "unproved"]
+    question.note_unread("segment 3 of log 5")
+    assert not question.conclude(RNG, ["no_spare", "unproved", "unread"])["allowed"]
 
 
 def test_removal_is_denied_while_any_incarnation_is_named() -> None:
@@ -306,26 +358,27 @@ def test_removal_is_denied_until_no_new_segment_can_depend_on_the_bookie(
 
 def test_removal_is_denied_where_the_others_cannot_hold_new_segments() -> None:
     three = view([bookie("a"), bookie("b"), bookie("c", duty=Duty.DRAINED)])
-    question = Disruption(BookieId("c"), DisruptionKind.REMOVE, three)
+    question = Disruption([BookieId("c")], DisruptionKind.REMOVE, three)
     question.note_log(make_log(), Need(QUORUM, RULE))
     answer = question.conclude(RNG)
     assert codes(answer) == ["placement"] and "write_quorum 3" in answer["reasons"][0]["detail"]
-    ended = Disruption(BookieId("c"), DisruptionKind.REMOVE, three)
+    ended = Disruption([BookieId("c")], DisruptionKind.REMOVE, three)
     ended.note_log(make_log(is_ended=True), Need(QUORUM, RULE))
     assert ended.conclude(RNG)["allowed"], "an ended log begins no segment"
 
 
 def test_what_could_not_be_read_allows_nothing() -> None:
-    question = Disruption(BookieId("a"), DisruptionKind.RESTART, HERE)
+    question = Disruption([BookieId("a")], DisruptionKind.RESTART, HERE)
     question.note_unread("segment 3 of log 5")
     answer = question.conclude(RNG)
     assert codes(answer) == ["unread"] and "segment 3" in answer["reasons"][0]["detail"]
 
 
 def test_an_answer_names_so_many_logs_and_counts_the_others() -> None:
-    question = Disruption(BookieId("a"), DisruptionKind.RESTART, HERE)
-    for _ in range(RISK_COUNT_MAX + 5):
-        question.note_risk(make_log())
+    question = Disruption([BookieId("a")], DisruptionKind.RESTART, HERE)
+    for number in range(1, RISK_COUNT_MAX + 6):
+        question.note_risk(make_log(number))
+        question.note_risk(make_log(number))  # of two segments of a log
     answer = question.conclude(RNG)
     assert (len(answer["logs_at_risk"]), answer["logs_at_risk_count"]) == (100, 105)
 

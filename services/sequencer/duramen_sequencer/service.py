@@ -20,6 +20,7 @@ from duramen.client.bookie_client import BookieClient
 from duramen.core.log_node import LogNode
 from duramen.errors import DuramenError
 from duramen.ids import LogId
+from duramen.runtime.audit.by_admin_ports import open_handed_trail
 from duramen.runtime.cluster_node import wait_cluster
 from duramen.runtime.edge.embedded_server import ServerLimits
 from duramen.runtime.http_client import PeerClient
@@ -73,6 +74,9 @@ from duramen_sequencer.placement_operations import PlacementOperations
 from duramen_sequencer.placement_routes import add_placement_routes
 from duramen_sequencer.repair.admin_routes import add_repair_routes
 from duramen_sequencer.repair.auditor import Auditor, AuditPace
+from duramen_sequencer.repair.disruption.granting import Granting
+from duramen_sequencer.repair.disruption.judging import BookieJudge
+from duramen_sequencer.repair.disruption.lags import REPORT_LAGS, report_lags
 from duramen_sequencer.repair.election import Election
 from duramen_sequencer.repair.operations import RepairOperations
 
@@ -95,6 +99,7 @@ class SequencerService:
         self._store = store
         self._security = security
         self._paths = Paths(options.cluster)
+        self._handed_trail = open_handed_trail(options, store, self._paths, security)
         self._client = PeerClient(security)
         self._context = make_context(options.node_id)
         self._surveyor, self._sequencers = self._make_rosters()
@@ -123,7 +128,7 @@ class SequencerService:
         )  # fmt: skip
         self._balancing = self._make_balancing()
         self._auditor, self._election = self._make_auditor(link, changes)
-        self._repair = RepairOperations(self._auditor, self._election, self._context.rng)
+        self._repair = self._make_repair(link)
         operations: dict[str, Operation] = {
             "roll": changes.roll,
             "reconfigure": changes.reconfigure,
@@ -138,6 +143,7 @@ class SequencerService:
             **self._placement.by_name,
             **self._repair.by_name,
             "members": self._describe_members,
+            REPORT_LAGS: self._report_lags,
         }
         tally = None if security is None else security.tally
         self._control = Control(store, self._paths, operations, check_config, tally=tally)
@@ -167,6 +173,8 @@ class SequencerService:
             raise StartRefusedError(f"ZooKeeper holds something else: {error}") from error
         if self._security is not None:
             self._security.rights.follow(self._store, self._paths)
+        if self._handed_trail is not None:
+            await self._handed_trail.start()
         fitting = FitCheck(self._store, self._options)
         await fitting.wait_fitting()
         self._store.on_session(self._on_session)
@@ -190,6 +198,9 @@ class SequencerService:
     async def stop(self) -> None:
         """Close the open segments, then everything else."""
         self._is_ready = False
+        if self._handed_trail is not None:
+            # The audit log may be one of those that are closed next.
+            await self._handed_trail.stop()
         await self._election.stop()
         await self._balancing.stop()
         await self._auditor.stop()
@@ -234,8 +245,10 @@ class SequencerService:
             **self._reliefs.statistics(),
             "balancer": self._balancing.statistics(),
             "repair": self._auditor.statistics(),
+            "disruptions": self._repair.statistics(),
             "members": None if self._gossiping is None else self._gossiping.statistics(),
             "security": None if self._security is None else self._security.statistics(),
+            "audit": None if self._handed_trail is None else self._handed_trail.statistics(),
             **self.host.statistics(),
         }
 
@@ -315,6 +328,15 @@ class SequencerService:
         election = Election(self._store, self._paths.auditor, fields, on_leadership)
         return auditor, election
 
+    def _make_repair(self, link: MetadataLink) -> RepairOperations:
+        auditor, rng = self._auditor, self._context.rng
+        calls = RosterCalls(self._sequencers, self._client)
+        judge = BookieJudge(
+            auditor.readings, link, calls, lambda: self._reaching.reach.unreached, rng
+        )
+        granting = Granting(auditor.grant_book, judge, calls, lambda: auditor.is_leader)
+        return RepairOperations(auditor, self._election, granting)
+
     def _make_server(self) -> DataServer:
         options = self._options
         return DataServer(
@@ -344,6 +366,9 @@ class SequencerService:
         """What this process makes of the others; None: it does not gossip."""
         found = {"members": None} if self._gossiping is None else self._gossiping.describe()
         return {"sequencer": self._options.node_id, **found}
+
+    async def _report_lags(self, _request: dict[str, Any]) -> dict[str, Any]:
+        return await report_lags(self.host.list_drivers)
 
     async def _on_call(self, path: str, body: bytes, caller: Identity | None) -> Answer:
         if path == MEMBERS_PATH and self._gossiping is not None:

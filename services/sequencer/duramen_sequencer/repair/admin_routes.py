@@ -11,6 +11,7 @@ from typing import Any, Final
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 
+from duramen.core.repair.disruption_grants import QUESTION_FIELDS
 from duramen.core.rights.verbs import Verb
 from duramen.errors import DuramenError
 from duramen.runtime.public.answers import AnswerT
@@ -18,10 +19,15 @@ from duramen.runtime.public.repair_answers import (
     AcceptedLossAnswer,
     AuditedBookiesAnswer,
     DisruptionAnswer,
+    DisruptionsAnswer,
     DutyAnswer,
+    EndedDisruptionAnswer,
     RebalanceAnswer,
     RebalancePlanAnswer,
+    RenewedDisruptionAnswer,
     RepairAnswer,
+    StandingAnswer,
+    TakenDisruptionAnswer,
 )
 from duramen.runtime.rest import parse_object, read_body
 from duramen.runtime.rights.route_verbs import needs
@@ -42,7 +48,8 @@ _FORM: Final[dict[str, Any]] = {
 
 
 def add_repair_routes(app: FastAPI, operations: RepairOperations) -> None:
-    """Add `/v1/repair`, `/v1/repair/bookies`, `/v1/bookies/{id}/…`, `/v1/rebalance`."""
+    """Add `/v1/repair`, `/v1/repair/bookies`, `/v1/bookies/{id}/…`, `/v1/disruptions`,
+    `/v1/rebalance`."""
     app.add_exception_handler(NotAuditorError, _redirect)
 
     @app.get("/v1/repair", **needs(Verb.OBSERVE), **_FORM)
@@ -54,6 +61,7 @@ def add_repair_routes(app: FastAPI, operations: RepairOperations) -> None:
         return await _read(AuditedBookiesAnswer, operations.list_bookies())
 
     _add_bookie_routes(app, operations)
+    _add_disruption_routes(app, operations)
     _add_rebalance_routes(app, operations)
 
 
@@ -75,6 +83,30 @@ def _add_bookie_routes(app: FastAPI, operations: RepairOperations) -> None:
         data = await read_body(request, _BODY_BYTES_MAX, announced=None)
         body = parse_object(data, ("incarnation",))
         return await _read(AcceptedLossAnswer, operations.accept_loss(bookie, body))
+
+
+def _add_disruption_routes(app: FastAPI, operations: RepairOperations) -> None:
+    @app.get("/v1/disruptions", **needs(Verb.OBSERVE), **_FORM)
+    async def get_disruptions() -> DisruptionsAnswer:
+        return await _read(DisruptionsAnswer, operations.list_disruptions())
+
+    @app.get("/v1/disruptions/standing", **needs(Verb.OBSERVE), **_FORM)
+    async def get_standing() -> StandingAnswer:
+        return await _read(StandingAnswer, operations.show_standing())
+
+    @app.post("/v1/disruptions", **needs(Verb.OPERATE), **_FORM)
+    async def post_disruption(request: Request) -> TakenDisruptionAnswer:
+        data = await read_body(request, _BODY_BYTES_MAX, announced=None)
+        body = parse_object(data, QUESTION_FIELDS)
+        return await _read(TakenDisruptionAnswer, operations.take_disruption(body))
+
+    @app.post("/v1/disruptions/{token}/renew", **needs(Verb.OPERATE), **_FORM)
+    async def post_renewal(token: str) -> RenewedDisruptionAnswer:
+        return await _read(RenewedDisruptionAnswer, operations.renew_disruption(token))
+
+    @app.delete("/v1/disruptions/{token}", **needs(Verb.OPERATE), **_FORM)
+    async def delete_disruption(token: str) -> EndedDisruptionAnswer:
+        return await _read(EndedDisruptionAnswer, operations.end_disruption(token))
 
 
 def _add_rebalance_routes(app: FastAPI, operations: RepairOperations) -> None:

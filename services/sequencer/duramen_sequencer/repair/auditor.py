@@ -29,6 +29,7 @@ from duramen.wire.metadata_json import MetadataJsonError
 from duramen_sequencer.repair import metrics
 from duramen_sequencer.repair.commits import Commits
 from duramen_sequencer.repair.copying import Copier
+from duramen_sequencer.repair.disruption.book import SWEEP_S, GrantBook
 from duramen_sequencer.repair.duties import Drains
 from duramen_sequencer.repair.flexible.attempts import FlexibleRepair
 from duramen_sequencer.repair.flexible.calls import AttemptCalls
@@ -95,6 +96,7 @@ class Auditor:
         self.drains = Drains(self.readings, self.commits, rng)
         self.backlog = Backlog()
         self._rounds = Rounds(self.readings, self.backlog, self.commits)
+        self.grant_book = GrantBook(link.store, link.paths)
         self.rebalancing = Rebalancing(link.store, link.paths, self.commits, self.backlog)
         calls = AttemptCalls(self.copier, self.backlog)
         losses = LossRecorder(client, self.copier, self.commits)
@@ -122,10 +124,12 @@ class Auditor:
         self.backlog.clear()
         self.readings.absences.forget()
         self.readings.doubts.forget()
+        self.grant_book.forget()
         self._wanted.set()
         self._tasks = [
             asyncio.create_task(self._audit_for_ever()),
             asyncio.create_task(self._work_for_ever()),
+            asyncio.create_task(self._sweep_for_ever()),
         ]
 
     async def stop(self) -> None:
@@ -204,6 +208,11 @@ class Auditor:
 
         self._is_watched[kind] = True
         return on_change
+
+    async def _sweep_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            await self.grant_book.sweep()
 
     # --- Tasks -----------------------------------------------------------------------------------
 

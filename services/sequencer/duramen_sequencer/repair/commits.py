@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
@@ -55,6 +55,9 @@ S = TypeVar("S", Segment, FlexibleSegment)
 
 Change = Callable[[S, str], S | None]
 """From a segment and a nonce to the changed one; None: it holds already, or may not be any more."""
+
+Guard = Callable[[], Awaitable[Sequence[Op]]]
+"""What a change is bound to besides what it changes."""
 
 
 class Commits:
@@ -215,13 +218,18 @@ class Commits:
                 await self._store.delete(path, version=stored.version)
 
     async def change_duty(
-        self, bookie: BookieId, allowed: Mapping[Duty, Duty], reason: str
+        self,
+        bookie: BookieId,
+        allowed: Mapping[Duty, Duty],
+        reason: str,
+        guard: Guard | None = None,
     ) -> BookieNode:
         """Move a bookie's duty as `allowed` says; the node as it is afterwards.
 
         Args:
             allowed: from the duties that may be left to what they become; others stay.
             reason: for who asked, should the bookie not be known.
+            guard: asked before each try what else has to be so.
 
         Raises:
             DuramenError: `invalid_argument`, field `bookie`: there is no such bookie;
@@ -239,8 +247,9 @@ class Commits:
             if node.duty not in allowed or allowed[node.duty] is node.duty:
                 return node
             after = replace(node, duty=allowed[node.duty])
+            checks = () if guard is None else await guard()
             try:
-                await self._store.set(path, encode_bookie(after), version=stored.version)
+                await self._store.commit((Set(path, encode_bookie(after), stored.version), *checks))
             except (Conflict, OutcomeUnknown):
                 continue  # the node decides (R3); the same duty twice is the same as once
             self._counts["duties_changed"] += 1

@@ -19,7 +19,7 @@ from duramen.core.repair.drain import AnyNeed, NodesetNeed, advance, explain, sh
 from duramen.errors import DuramenError
 from duramen.ids import BookieId
 from duramen.wire.metadata_json import BookieNode
-from duramen_sequencer.repair.commits import Commits
+from duramen_sequencer.repair.commits import Commits, Guard
 from duramen_sequencer.repair.readings import Readings
 from duramen_sequencer.repair.rounds import Round
 
@@ -55,13 +55,18 @@ class Drains:
         node = await self._commits.change_duty(bookie, {Duty.SERVING: Duty.DRAINING}, "drain")
         return _describe(bookie, node)
 
-    async def cancel(self, bookie: BookieId) -> dict[str, Any]:
+    async def cancel(self, bookie: BookieId, guard: Guard) -> dict[str, Any]:
         """Let a bookie serve again, in whatever state its drain is.
 
+        Args:
+            guard: what the change is bound to.
+
         Raises:
-            DuramenError: `invalid_argument`: no such bookie; MetadataError: try again.
+            DuramenError: `invalid_argument`: no such bookie; what the guard raises.
+            MetadataError: try again.
         """
-        return _describe(bookie, await self._commits.change_duty(bookie, _CANCEL, "cancel-drain"))
+        node = await self._commits.change_duty(bookie, _CANCEL, "cancel-drain", guard)
+        return _describe(bookie, node)
 
     async def advance(self, last: Round) -> int:
         """Move every drain on as far as a whole round allows; gives how many were moved.

@@ -1,31 +1,29 @@
 """What the auditor is asked: state, disruption, drain, rebalance. Others say who the auditor is.
 
 The same operations serve `/s/control` (write proxies) and the admin routes (`admin_routes`).
-Whether a bookie may be stopped or taken away is judged on metadata that is read for this one
-question, and the answer says when that was.
 
 Called by `control`, `admin_routes`. Source: docs/protocol/repair.md "Asking".
 """
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from duramen.core.repair.cluster_view import CopyFate
-from duramen.core.repair.disruption import Disruption, DisruptionKind
 from duramen.core.repair.rebalance import TOLERANCE_DEFAULT, spread
 from duramen.core.repair.tasks import describe
 from duramen.errors import DuramenError
-from duramen.ids import BookieId, Incarnation, LedgerId, Member
+from duramen.ids import BookieId, Incarnation, Member
 from duramen.runtime.sequencer.log_driver import now_us
-from duramen.units import MS, SECOND
+from duramen.units import SECOND
 from duramen_sequencer.repair.auditor import Auditor
+from duramen_sequencer.repair.disruption.granting import Granting
+from duramen_sequencer.repair.disruption.questions import parse_kind, parse_question, take_text
 from duramen_sequencer.repair.election import Election
-from duramen_sequencer.repair.readings import LogAudit, UnreadError
-from duramen_sequencer.repair.rounds import need_of
+from duramen_sequencer.repair.readings import UnreadError
 
 _SHOWN_MAX: Final = 100
 _TOLERANCE_MIN, _TOLERANCE_MAX = 0.01, 1.0
@@ -45,23 +43,36 @@ class NotAuditorError(Exception):
 class RepairOperations:
     """Operations of one sequencer; those of the auditor answer, the others name it."""
 
-    def __init__(self, auditor: Auditor, election: Election, rng: random.Random) -> None:
+    def __init__(self, auditor: Auditor, election: Election, granting: Granting) -> None:
         self._auditor = auditor
         self._election = election
-        self._rng = rng
+        self._granting = granting
         self.by_name: dict[str, Callable[[Answer], Awaitable[Answer]]] = {
             "repair": self._redirected(lambda _: self.show()),
             "repair_bookies": self._redirected(lambda _: self.list_bookies()),
             "disruption": self._redirected(
-                lambda r: self.judge_disruption(_text(r, "bookie"), _text(r, "kind"))
+                lambda r: self.judge_disruption(take_text(r, "bookie"), take_text(r, "kind"))
             ),
-            "drain": self._redirected(lambda r: self.drain(_text(r, "bookie"))),
-            "cancel_drain": self._redirected(lambda r: self.cancel_drain(_text(r, "bookie"))),
-            "accept_loss": self._redirected(lambda r: self.accept_loss(_text(r, "bookie"), r)),
+            "disruptions": self._redirected(lambda _: self.list_disruptions()),
+            "standing": self._redirected(lambda _: self.show_standing()),
+            "take_disruption": self._redirected(self.take_disruption),
+            "renew_disruption": self._redirected(
+                lambda r: self.renew_disruption(take_text(r, "token"))
+            ),
+            "end_disruption": self._redirected(
+                lambda r: self.end_disruption(take_text(r, "token"))
+            ),
+            "drain": self._redirected(lambda r: self.drain(take_text(r, "bookie"))),
+            "cancel_drain": self._redirected(lambda r: self.cancel_drain(take_text(r, "bookie"))),
+            "accept_loss": self._redirected(lambda r: self.accept_loss(take_text(r, "bookie"), r)),
             "rebalance": self._redirected(lambda _: self.show_rebalance()),
             "start_rebalance": self._redirected(self.start_rebalance),
             "stop_rebalance": self._redirected(lambda _: self.stop_rebalance()),
         }
+
+    def statistics(self) -> Answer:
+        """Questions that wait."""
+        return self._granting.statistics()
 
     async def show(self) -> Answer:
         """Backlog, progress, estimate, what cannot be repaired, drains, the last round."""
@@ -112,39 +123,34 @@ class RepairOperations:
         }
 
     async def judge_disruption(self, bookie: str, kind: str) -> Answer:
-        """Whether the bookie may be restarted or removed now, from metadata read for this.
+        """Whether the bookie may be restarted or removed now; see `Granting.judge`."""
+        self._require_leader()
+        return await self._granting.judge(BookieId(bookie), parse_kind(kind))
 
-        Raises:
-            DuramenError: `invalid_argument`; `metadata_unavailable`: nothing is known, so nothing
-                is allowed; MetadataError: the same.
-        """
-        auditor = self._require_leader()
-        if kind not in list(DisruptionKind):
-            raise DuramenError("invalid_argument", "kind: restart or remove", field="kind")
-        began_us, read_unix_ms = now_us(), time.time_ns() // 1_000_000
-        try:
-            view = await auditor.readings.read_view()
-            if BookieId(bookie) not in view.bookies:
-                detail = f"there is no bookie {bookie}: see the list of bookies"
-                raise DuramenError("invalid_argument", detail, field="bookie")
-            question = Disruption(BookieId(bookie), DisruptionKind(kind), view)
-            noted = await auditor.readings.list_noted(None, None)
+    async def list_disruptions(self) -> Answer:
+        """Grants that are outstanding."""
+        self._require_leader()
+        return await self._granting.list_grants()
 
-            async def visit(audit: LogAudit) -> None:
-                question.note_log(audit.log, need_of(audit.log))
-                is_risky = False
-                async for segment, debts in audit.segments:
-                    is_risky |= question.note_segment(audit.log, segment, debts)
-                if is_risky:
-                    question.note_risk(audit.log)
+    async def show_standing(self) -> Answer:
+        """How every bookie stands; see `Granting.stand`."""
+        unrepairable = self._require_leader().backlog.list_unrepairable()
+        return await self._granting.stand({task.finding.key.fragment for task in unrepairable})
 
-            ledgers = frozenset(LedgerId(number) for number in noted)
-            await auditor.readings.walk(visit, question.note_unread, ledgers)
-        except UnreadError as error:
-            raise DuramenError("metadata_unavailable", str(error)) from error
-        age_ms = (now_us() - began_us) // MS
-        answer = question.conclude(self._rng)
-        return {**answer, "read_unix_ms": read_unix_ms, "metadata_age_ms": age_ms}
+    async def take_disruption(self, request: Mapping[str, Any]) -> Answer:
+        """Judge what somebody wants to stop, and grant it; see `Granting.take`."""
+        self._require_leader()
+        return await self._granting.take(parse_question(request))
+
+    async def renew_disruption(self, token: str) -> Answer:
+        """Have a grant last on; see `Granting.renew`."""
+        self._require_leader()
+        return await self._granting.renew(token)
+
+    async def end_disruption(self, token: str) -> Answer:
+        """Take a grant out; see `Granting.end`."""
+        self._require_leader()
+        return await self._granting.end(token)
 
     async def drain(self, bookie: str) -> Answer:
         """Begin to empty a bookie."""
@@ -153,10 +159,15 @@ class RepairOperations:
             return await _known(auditor.drains.begin(BookieId(bookie), auditor.last_whole))
 
     async def cancel_drain(self, bookie: str) -> Answer:
-        """Let a bookie serve again."""
+        """Let a bookie serve again.
+
+        Raises:
+            DuramenError: `condition_failed`: somebody may remove it now; as `Drains.cancel`.
+        """
         auditor = self._require_leader()
         async with auditor.change():
-            return await auditor.drains.cancel(BookieId(bookie))
+            guard = partial(self._granting.guard_duty, BookieId(bookie))
+            return await auditor.drains.cancel(BookieId(bookie), guard)
 
     async def accept_loss(self, bookie: str, request: Mapping[str, Any]) -> Answer:
         """Take a person's word that an incarnation is gone for ever, with what only it had (R15).
@@ -166,7 +177,7 @@ class RepairOperations:
                 try again. MetadataError: it may be noted or not; the same call may be repeated.
         """
         auditor = self._require_leader()
-        incarnation = _text(request, "incarnation")
+        incarnation = take_text(request, "incarnation")
         member = Member(BookieId(bookie), Incarnation(incarnation))
         async with auditor.change():
             view = await _known(auditor.readings.read_view())
@@ -249,10 +260,3 @@ async def _known(work: Awaitable[T]) -> T:
         return await work
     except UnreadError as error:
         raise DuramenError("metadata_unavailable", str(error)) from error
-
-
-def _text(request: Mapping[str, Any], field: str) -> str:
-    value = request.get(field)
-    if not isinstance(value, str) or not value:
-        raise DuramenError("invalid_argument", f"{field}: a text is expected", field=field)
-    return value

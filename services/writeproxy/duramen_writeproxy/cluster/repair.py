@@ -32,7 +32,8 @@ from duramen.units import KIB, SECOND
 from duramen.wire.metadata_json import MetadataJsonError, Paths, read_node
 from duramen_writeproxy.cluster.sequencers import Cluster
 
-_BODY_BYTES_MAX: Final = 4 * KIB
+BODY_BYTES_MAX: Final = 4 * KIB
+"""Of what the auditor is asked."""
 
 _TIMEOUT_US: Final = 60 * SECOND
 """A disruption is judged on the nodes of every log: some 2,000 of them are read in a second."""
@@ -111,7 +112,7 @@ def _add_bookie_routes(app: FastAPI, auditor: AuditorCalls) -> None:
 
     @app.post("/v1/cluster/bookies/{bookie}/accept-loss", **needs(Verb.OPERATE))
     async def post_accept_loss(bookie: str, request: Request) -> AcceptedLossAnswer:
-        data = await read_body(request, _BODY_BYTES_MAX, announced=None)
+        data = await read_body(request, BODY_BYTES_MAX, announced=None)
         body = parse_object(data, ("incarnation",)) if data else {}
         told = await auditor.ask("accept_loss", bookie=bookie, **body)
         return read_answer(AcceptedLossAnswer, told)
@@ -124,7 +125,7 @@ def _add_rebalance_routes(app: FastAPI, auditor: AuditorCalls) -> None:
 
     @app.post("/v1/cluster/rebalance", **needs(Verb.OPERATE), response_model_exclude_unset=True)
     async def post_rebalance(request: Request) -> RebalanceAnswer | RebalancePlanAnswer:
-        data = await read_body(request, _BODY_BYTES_MAX, announced=None)
+        data = await read_body(request, BODY_BYTES_MAX, announced=None)
         body = parse_object(data, ("dry_run", "tolerance")) if data else {}
         told = await auditor.ask("start_rebalance", **body)
         if body.get("dry_run"):

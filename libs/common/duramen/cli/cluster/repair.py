@@ -1,4 +1,4 @@
-"""`duramen repair|drain|rebalance|disruption|accept-loss`: what the auditor does and is asked.
+"""`duramen repair|drain|rebalance|accept-loss`: what the auditor does and is asked.
 
 Thin over `/v1/cluster/…` on a write proxy's admin port: what it answers is what `--json` prints. A
 drain or a rebalance that is waited for shows a bar on a terminal and plain lines in a pipe. Nothing
@@ -13,7 +13,7 @@ import asyncio
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 from urllib.parse import quote
 
 from cyclopts import App, Parameter
@@ -129,34 +129,6 @@ def rebalance(
         for line in _format_rebalance(answer):
             print(line)
     return ExitCode.OK
-
-
-def disruption(
-    bookie: BookieText,
-    /,
-    *,
-    kind: Annotated[Literal["restart", "remove"], Parameter(help="what is to be done to it")],
-    url: AdminUrlOption = None,
-    data: DataOption = DATA_DEFAULT,
-    json: JsonOption = False,
-) -> int:
-    """Ask whether a bookie may be restarted or removed now.
-
-    Exit codes: 0 allowed; 1 denied, refused or failed; 2 usage.
-    """
-    path = f"/v1/cluster/bookies/{quote(bookie)}/disruption"
-    answer = call_admin(url, data, lambda client: client.get_json(path, {"kind": kind}))
-    if json:
-        print_json(answer)
-    else:
-        print(f"{bookie}: {kind} {'allowed' if answer['allowed'] else 'denied'}")
-        for reason in answer["reasons"]:
-            print(f"  {reason['code']} ({reason['count']}): {reason['detail']}")
-        for name in answer["logs_at_risk"]:
-            print(f"  at risk: {name}")
-        if answer["logs_at_risk_count"] > len(answer["logs_at_risk"]):
-            print(f"  at risk: {answer['logs_at_risk_count']} logs in all")
-    return ExitCode.OK if answer["allowed"] else ExitCode.FAILED
 
 
 def accept_loss(

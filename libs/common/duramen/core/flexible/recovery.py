@@ -118,6 +118,11 @@ class FlexibleRecovery(SegmentRecovery[FlexibleSegment]):
         self._missing_record_count = 0
 
     @property
+    def members(self) -> frozenset[Member]:
+        """Of every row; guests stand in the node before they are sent anything."""
+        return frozenset(row.member for row in self.segment.nodes)
+
+    @property
     def _reading_at(self) -> EntryId | None:
         return None if self._position is None else self._position.entry
 

@@ -53,6 +53,10 @@ class Action(enum.Enum):
     """Ask the owner to end the segment."""
 
 
+FragmentKey = tuple[LedgerId, EntryId]
+"""A fragment: the ledger, and its first entry; 0 of a flexible segment, which is one."""
+
+
 class WorkKey(NamedTuple):
     """One kind of work on one fragment of one segment."""
 
@@ -61,7 +65,7 @@ class WorkKey(NamedTuple):
     action: Action
 
     @property
-    def fragment(self) -> tuple[LedgerId, EntryId]:
+    def fragment(self) -> FragmentKey:
         """The fragment: nobody works on it twice at one time."""
         return self.ledger_id, self.first_entry
 
@@ -76,6 +80,7 @@ class Debts:
         cleared: (member, first entry of a fragment) whose copy was found whole since the report.
         doubtful: members that may have lost anything without knowing it.
         compared: as `cleared`, since the member became doubtful.
+        presumed: members that may miss anything, since nobody can be asked; no fault of theirs.
     """
 
     owed: Mapping[Member, Ranges] = field(default_factory=dict)
@@ -83,6 +88,7 @@ class Debts:
     cleared: frozenset[tuple[Member, EntryId]] = frozenset()
     doubtful: frozenset[Member] = frozenset()
     compared: frozenset[tuple[Member, EntryId]] = frozenset()
+    presumed: frozenset[Member] = frozenset()
 
     def is_owed(self, member: Member, first: int, last: int) -> bool:
         """Whether the member may miss one of the entries `first` … `last`."""
@@ -98,6 +104,10 @@ class Debts:
 
     def is_noted(self, member: Member, stretch: Stretch) -> bool:
         """Whether there is a word, from whomever, that the member misses some of the stretch."""
+        return member in self.presumed or self.is_lacking(member, stretch)
+
+    def is_lacking(self, member: Member, stretch: Stretch) -> bool:
+        """The same, but for what is only presumed."""
         first_entry = stretch.fragment.first_entry
         return (
             self.is_owed(member, stretch.first, stretch.last)

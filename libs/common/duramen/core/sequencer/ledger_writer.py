@@ -17,6 +17,7 @@ Invariants (checked by `validate`, with those of the parts):
 from __future__ import annotations
 
 import enum
+import itertools
 from collections import deque
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -39,6 +40,10 @@ from duramen.ids import EntryId, Member
 from duramen.limits import OWED_BYTES_MAX_PER_LOG
 
 __all__ = ["LedgerWriter", "SentEntry", "WriterState"]
+
+
+_LOOKED_THROUGH_MAX: Final = 20_000
+"""Owed entries that are looked through at once: some 20 ms."""
 
 
 class WriterState(enum.Enum):
@@ -209,6 +214,27 @@ class LedgerWriter:
     def suspended(self) -> list[Member]:
         """Members of the present ensemble that do not take entries."""
         return self._delivery.list_suspended(self.segment)
+
+    def owes_up_to(self, last: EntryId) -> bool:
+        """Whether a copy of an acknowledged entry up to this one is still under way."""
+        absent = self._delivery.absent
+        return any(member not in absent for member in self._list_lacking(last))
+
+    def list_behind(self, last: EntryId) -> list[Member]:
+        """Members that take no entries, or miss one up to this one that was acknowledged."""
+        return sorted({*self.suspended, *self._list_lacking(last)})
+
+    def _list_lacking(self, last: EntryId) -> set[Member]:
+        """Of very many owed entries all of the ensemble: who is asked serves appends meanwhile."""
+        if len(self._owed.entries) > _LOOKED_THROUGH_MAX:
+            return set(self.segment.last_fragment.ensemble)
+        entries = itertools.chain(self._owed.entries.values(), self._window.entries)
+        return {
+            member
+            for entry in entries
+            if entry.is_acknowledged and entry.entry <= last
+            for member in entry.missing_from(self.segment)
+        }
 
     @property
     def awaits_copies(self) -> bool:

@@ -86,6 +86,11 @@ class Recovery(SegmentRecovery[Segment]):
         self._absent_entries: list[EntryId] = []
 
     @property
+    def members(self) -> frozenset[Member]:
+        """Of every ensemble, those that are kept in memory too (R16)."""
+        return frozenset(member for one in self._fragments for member in one.ensemble)
+
+    @property
     def _reading_at(self) -> EntryId | None:
         return None if self._position is None else self._position.entry
 

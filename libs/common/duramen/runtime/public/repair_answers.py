@@ -159,6 +159,79 @@ class DisruptionAnswer(PassedOn):
     metadata_age_ms: int
 
 
+class DisruptionGrantAnswer(PassedOn):
+    """Who may stop what, and how long at most."""
+
+    token: str
+    target: str
+    """`bookie/…`, `rack/…/…`, `sequencer/…` or `zookeeper/…`."""
+    kind: str
+    holder: str
+    life_ms: int
+    over_in_ms: int
+    """Until others may stop something, if it is not renewed; longer than its holder may."""
+    granted_unix_ms: int
+    accepts: list[str]
+    """Reasons against it that its holder accepted."""
+
+
+class DisruptionsAnswer(PassedOn):
+    """Grants that are outstanding, in the order in which they were given."""
+
+    grants: list[DisruptionGrantAnswer]
+
+
+class StandingBookieAnswer(PassedOn):
+    """How one bookie stands."""
+
+    bookie: str
+    incarnation: str
+    there: bool
+    """It is registered, and the auditor reaches it."""
+    reasons: list[DisruptionReasonAnswer]
+    """What speaks against restarting it alone now."""
+    lacks_count: int
+    """Segments of which it may lack copies: owed, damaged, in doubt, or behind by its owner's
+    word; 0: it is caught up."""
+
+
+class StandingAnswer(PassedOn):
+    """How every registered bookie stands, by name."""
+
+    bookies: list[StandingBookieAnswer]
+    read_unix_ms: int
+    metadata_age_ms: int
+
+
+class TakenDisruptionAnswer(PassedOn):
+    """Whether something may be stopped now, and the grant to do so."""
+
+    target: str
+    kind: str
+    allowed: bool
+    reasons: list[DisruptionReasonAnswer]
+    logs_at_risk: list[str]
+    """The first ones; `logs_at_risk_count` counts all."""
+    logs_at_risk_count: int
+    read_unix_ms: int
+    metadata_age_ms: int
+    grant: DisruptionGrantAnswer | None
+    """Null: it is not granted, and `reasons` say why."""
+
+
+class RenewedDisruptionAnswer(PassedOn):
+    """A grant that lasts anew; null: it is over."""
+
+    grant: DisruptionGrantAnswer | None
+
+
+class EndedDisruptionAnswer(PassedOn):
+    """A grant that is over, and whether this call ended it."""
+
+    token: str
+    ended: bool
+
+
 class DutyAnswer(PassedOn):
     """A bookie's duty after a drain began or was cancelled."""
 

@@ -12,6 +12,8 @@ segment".
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from duramen.core.flexible.nodeset import NodesetRow
 from duramen.core.flexible.repair.audit import list_bad, names_bookie
 from duramen.core.flexible.segment import FlexibleSegment
@@ -42,18 +44,38 @@ def is_appendable_without(segment: FlexibleSegment, away: list[NodesetRow]) -> b
 
 
 def judge_restart(
-    log: LogNode, segment: FlexibleSegment, bookie: BookieId, view: ClusterView, debts: Debts
+    log: LogNode,
+    segment: FlexibleSegment,
+    bookies: Collection[BookieId],
+    view: ClusterView,
+    debts: Debts,
 ) -> list[str]:
-    """What speaks against stopping a bookie for a while, as codes of an answer about disruption."""
-    if not names_bookie(log, segment, bookie):
+    """What speaks against stopping bookies for a while, as codes of an answer about disruption.
+
+    `no_spare` stands for what would be so with all others there.
+    """
+    if not any(names_bookie(log, segment, bookie) for bookie in bookies):
         return []
     bad = list_bad(segment, view, debts)
-    away = [row for row in segment.nodes if row.node.bookie == bookie or row in bad]
+    stopped = [row for row in segment.nodes if row.node.bookie in bookies]
+    away = [row for row in segment.nodes if row in stopped or row in bad]
     if segment.is_closed:
-        if not segment.is_proved:
-            return ["unproved"]
-        return [] if is_readable_without(segment, away) else ["too_few_copies"]
-    codes = [] if is_recoverable_without(segment, away) else ["not_coverable"]
-    if segment.state is SegmentState.IN_RECOVERY:
-        return [*codes, "in_recovery"]
-    return codes if is_appendable_without(segment, away) else [*codes, "too_few_copies"]
+        codes = [] if segment.is_proved else ["unproved"]
+        if not codes and not is_readable_without(segment, away):
+            codes = ["too_few_copies"]
+        is_spared = is_readable_without(segment, stopped)
+    else:
+        codes = [] if is_recoverable_without(segment, away) else ["not_coverable"]
+        if segment.state is SegmentState.IN_RECOVERY:
+            codes += ["in_recovery"]
+        elif not is_appendable_without(segment, away):
+            codes += ["too_few_copies"]
+        is_spared = all(
+            judge(segment, stopped) for judge in (is_recoverable_without, is_appendable_without)
+        )
+    if is_spared:
+        return codes
+    codes = [code for code in codes if code in {"in_recovery", "unproved"}]
+    # Who accepts that nothing is spare has not accepted that others are away, too.
+    is_more = any(row not in stopped for row in bad)
+    return ["no_spare", *codes, *(["too_few_copies"] if is_more else [])]

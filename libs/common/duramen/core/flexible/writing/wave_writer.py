@@ -184,6 +184,14 @@ class WaveWriter:
         listed = self._listed.find(self._gone)
         return [self._nodes.members[n] for n in (*listed.gray, *sorted(listed.unusable))]
 
+    def owes_up_to(self, last: EntryId) -> bool:
+        """Nothing: the copyset of an entry that is acknowledged is whole."""
+        return False
+
+    def list_behind(self, last: EntryId) -> list[Member]:
+        """None, for the same reason."""
+        return []
+
     def list_proved(self) -> list[EntryId]:
         """No fragments: a segment that its owner closes is proved as a whole."""
         return []

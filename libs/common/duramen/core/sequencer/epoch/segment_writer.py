@@ -116,6 +116,13 @@ class SegmentWriter(Protocol):
     def is_drained(self) -> bool:
         """Nothing is unacknowledged and no change of the segment is under way."""
 
+    def owes_up_to(self, last: EntryId) -> bool:
+        """Whether a copy of an acknowledged entry up to this one is still to come."""
+
+    def list_behind(self, last: EntryId) -> list[Member]:
+        """Members that may lack a copy which they are to hold of what was acknowledged up to this
+        entry."""
+
     @property
     def awaits_copies(self) -> bool:
         """Whether a copy that is owed may come soon."""

@@ -34,7 +34,7 @@ from duramen.core.sequencer.effects import (
     SetLog,
     SetSegment,
 )
-from duramen.ids import NOTHING, EntryId, Epoch
+from duramen.ids import NOTHING, EntryId, Epoch, Member
 from duramen.limits import RETRY_BACKOFF
 
 S = TypeVar("S", bound=AnySegment)
@@ -139,6 +139,11 @@ class SegmentRecovery(ABC, Generic[S]):
     def epoch(self) -> Epoch:
         """The epoch that is recovered."""
         return self.segment.epoch
+
+    @property
+    @abstractmethod
+    def members(self) -> frozenset[Member]:
+        """Who has, or is to have, what is recovered; more than the node tells until CLOSE."""
 
     @property
     def progress(self) -> tuple[Epoch, RecoveryState, EntryId | None]:
