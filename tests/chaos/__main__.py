@@ -34,7 +34,8 @@ def main() -> int:
     if arguments.tries < 1:
         parser.error("--tries is at least 1")
     layout = REGIONS if arguments.regions else FLAT
-    known = list_kinds(layout, is_long=True)
+    is_secure = arguments.security == "on"
+    known = list_kinds(layout, is_long=True, turns=is_secure)
     if unknown := set(arguments.only) - set(known):
         kinds = ", ".join(known)
         parser.error(f"--only {', '.join(sorted(unknown))}: must be one of {kinds}")
@@ -52,6 +53,8 @@ def main() -> int:
         has_waiters=arguments.waiters,
         only=tuple(arguments.only),
         expects_repaired=arguments.expect_repaired,
+        is_secure=is_secure,
+        turns=is_secure,
     )
     possible = [
         kind for kind in (FIRST, *OTHERS) if not arguments.producers or kind.ack_mode == "ordered"
@@ -87,6 +90,12 @@ def _make_parser() -> argparse.ArgumentParser:
         "--expect-repaired",
         action="store_true",
         help="in the end every entry has its Qw good copies in the right places",
+    )
+    parser.add_argument(
+        "--security",
+        choices=("on", "none"),
+        default="on",
+        help="identities and a token, which turn meanwhile, or nobody asks who calls",
     )
     parser.add_argument("--logs", type=int, default=10)
     parser.add_argument("--writers", type=int, default=14)

@@ -28,6 +28,8 @@ from duramen.cluster.supervisor import ClusterError, ClusterEvent, ClusterOption
 from tests.chaos import tether
 from tests.chaos.ensemble import Ensemble
 from tests.chaos.history import read_clock_ns
+from tests.chaos.issuer import RunIssuer
+from tests.chaos.keys import ClusterKeys
 from tests.chaos.layout import Layout
 from tests.chaos.links import Links
 from tests.chaos.ports import PortPool
@@ -47,9 +49,24 @@ _THREADS: Final = 64
 
 
 class ChaosCluster:
-    """Processes, wires, signals."""
+    """Processes, wires, signals.
 
-    def __init__(self, folder: Path, layout: Layout, on_event: Callable[[str], None]) -> None:
+    Args:
+        is_secure: everybody has an identity and is asked for it.
+
+    Attributes:
+        keys: those of a run with security; None: nobody is asked who calls.
+        issuer: of web tokens, in a run with security.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        layout: Layout,
+        on_event: Callable[[str], None],
+        *,
+        is_secure: bool = False,
+    ) -> None:
         self._layout = layout
         self._folder = folder
         self._on_text = on_event
@@ -61,14 +78,17 @@ class ChaosCluster:
         self._is_stopping = threading.Event()
         self._exited_ns: dict[str, int] = {}
         self.links = Links(self.pids)
-        self.http = httpx.AsyncClient(timeout=_ASK_TIMEOUT_S, follow_redirects=True)
         self._ensemble = Ensemble(
             folder, layout.ids("zookeeper"), ports, may_start=self._wait_released,
             on_started=self._on_zookeeper_started, on_exited=self._on_exited,
         )  # fmt: skip
+        self.keys = ClusterKeys(folder, self._ensemble.places) if is_secure else None
+        self.issuer = RunIssuer(folder)
+        self._http: httpx.AsyncClient | None = None
         options = ClusterOptions(
             folder=folder, size=layout.size, base_port=0, ready_timeout_s=READY_TIMEOUT_S,
             zookeeper=",".join(f"{HOST}:{self._ports[n]}" for n in layout.ids("zookeeper")),
+            security="on" if is_secure else "none",
         )  # fmt: skip
         self._supervisor = Supervisor(options, self._on_event, self._make_command)
 
@@ -79,7 +99,10 @@ class ChaosCluster:
         # Each process that is held down keeps a thread waiting.
         threads = ThreadPoolExecutor(_THREADS)
         asyncio.get_running_loop().set_default_executor(threads)
-        await self._ensemble.start(READY_TIMEOUT_S)
+        if self.keys is not None:
+            self.issuer.begin()
+            await asyncio.to_thread(self.keys.begin)
+        await self._ensemble.start(READY_TIMEOUT_S, self.keys)
         await self._supervisor.start()
         if not await comes_true(lambda: self.links.is_open(self._ports), _LINKED_S):
             raise ClusterError("a forwarder cannot listen: its port was taken meanwhile")
@@ -94,7 +117,8 @@ class ChaosCluster:
         await self._supervisor.stop()
         await self._ensemble.stop()
         await self.links.stop()
-        await self.http.aclose()
+        if self._http is not None:
+            await self._http.aclose()
 
     async def wait_ready(self, timeout_s: float) -> list[str]:
         """Until every process is ready; the ids of those that are not."""
@@ -108,6 +132,18 @@ class ChaosCluster:
         return [*self._ensemble.late(), *services]
 
     # --- what there is ---------------------------------------------------------------------------
+
+    @property
+    def http(self) -> httpx.AsyncClient:
+        """Asks admin ports; as an operator, where that is asked."""
+        if self._http is None:
+            # A connection keeps the certificate that it was made with: none is kept.
+            limits = httpx.Limits(max_keepalive_connections=None if self.keys is None else 0)
+            self._http = httpx.AsyncClient(
+                timeout=_ASK_TIMEOUT_S, follow_redirects=True, limits=limits,
+                verify=True if self.keys is None else self.keys.make_context(),
+            )  # fmt: skip
+        return self._http
 
     @property
     def zookeeper(self) -> str:
@@ -212,6 +248,8 @@ class ChaosCluster:
         if plan.role == "sequencer":
             command += ["--audit-interval", f"{_AUDIT_INTERVAL_S}s"]
             command += ["--lost-bookie-grace", f"{self._layout.lost_bookie_grace_s}s"]
+        if plan.role in ("writeproxy", "readproxy") and self.keys is not None:
+            command += ["--issuers", str(self.issuer.file)]
         if plan.node_id in self._accepting:
             command += ["--accept-new-incarnation"]
         return [sys.executable, "-IS", tether.__file__, str(os.getpid()), *command]

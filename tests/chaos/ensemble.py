@@ -31,6 +31,7 @@ from duramen.runtime.embedded_zookeeper import (
     write_configuration,
 )
 from tests.chaos import tether
+from tests.chaos.keys import ClusterKeys
 from tests.chaos.ports import PortPool
 from tests.chaos.waiting import wait_at_most
 from tests.waiting import comes_true
@@ -76,6 +77,7 @@ class Ensemble:
         self._on_started = on_started
         self._on_exited = on_exited
         self._is_stopping = False
+        self._keys: ClusterKeys | None = None
         self._keepers: list[asyncio.Task[None]] = []
         self._command: list[str] = []
         self._servers: dict[str, _Server] = {}
@@ -90,6 +92,11 @@ class Ensemble:
         """Where the servers really listen, without forwarders."""
         return ",".join(f"{HOST}:{server.port}" for server in self._servers.values())
 
+    @property
+    def places(self) -> dict[str, tuple[int, Path]]:
+        """Port and folder of each."""
+        return {server.node_id: (server.port, server.folder) for server in self._servers.values()}
+
     def port(self, node_id: str) -> int:
         """Where one really listens."""
         return self._servers[node_id].port
@@ -102,18 +109,23 @@ class Ensemble:
         """Those that do not serve."""
         return [server.node_id for server in self._servers.values() if not server.is_ready]
 
-    async def start(self, timeout_s: float) -> None:
+    async def start(self, timeout_s: float, keys: ClusterKeys | None = None) -> None:
         """Start all; returns when each serves. `stop` is due whatever happens.
+
+        Args:
+            keys: each has an identity of these, and lets nobody in who has none.
 
         Raises:
             ClusterError: not in time.
             EmbeddedServerError: Java or its jars are missing.
         """
+        self._keys = keys
         self._command = await asyncio.to_thread(lambda: server_command(find_java(), find_jars()))
         for server_id, server in enumerate(self._servers.values(), 1):
             write_configuration(
-                server.folder, server.port, members=self._members, server_id=server_id
-            )
+                server.folder, server.port, members=self._members, server_id=server_id,
+                identity_dir=None if keys is None else keys.folder_of(server.node_id),
+            )  # fmt: skip
             server.log_file.parent.mkdir(parents=True, exist_ok=True)
             self._keepers.append(asyncio.create_task(self._keep(server)))
         if not await comes_true(lambda: not self.late(), timeout_s):
@@ -162,7 +174,10 @@ class Ensemble:
 
     async def _probe(self, server: _Server) -> None:
         while True:
-            server.is_ready = await is_serving(server.port)
+            # Made each time: the server's own certificate is turned, too.
+            keys = self._keys
+            context = None if keys is None else keys.make_server_context(server.node_id)
+            server.is_ready = await is_serving(server.port, context)
             await wait_at_most(0.2 if not server.is_ready else 1.0)
 
 

@@ -261,8 +261,12 @@ class _End(asyncio.Protocol):
             return
         self._apply()
         if self is self._pair.near:
-            ends = [self.transport.get_extra_info(end)[1] for end in ("peername", "sockname")]
-            self._pair.on_accepted(*ends)
+            places = [self.transport.get_extra_info(end) for end in ("peername", "sockname")]
+            if None in places:
+                # Who came has gone before this loop had its turn.
+                self.transport.abort()
+                return
+            self._pair.on_accepted(*(place[1] for place in places))
         elif self.other is not None:
             for data in self.other.early:
                 self.transport.write(data)

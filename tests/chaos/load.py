@@ -30,6 +30,7 @@ import httpx
 import orjson
 import uvloop
 
+from duramen.client.credentials.credential import make_credential
 from duramen.client.records import open_batches
 from duramen.client.rest_client import Appended, RestClient
 from duramen.errors import DuramenError, Retry
@@ -44,6 +45,7 @@ from tests.chaos.history import (
     history_path,
     read_clock_ns,
 )
+from tests.chaos.shown_token import show_token
 from tests.chaos.waiters import Waiters
 from tests.chaos.waiting import wait_at_most
 from tests.chaos.watch import Watch
@@ -79,6 +81,7 @@ class LoadOptions:
         part: names the load in the names of its histories, where a run has several.
         think_ms_of: the pace of single logs, in place of `think_ms`.
         has_waiters: readers of every form wait at the end of every log.
+        token_file: of the token that is shown, which may become another one; none: nobody asks.
         ack_mode: of the logs: whether what is acknowledged is shown, and holes may be met.
     """
 
@@ -97,6 +100,7 @@ class LoadOptions:
     part: str = "load"
     think_ms_of: dict[str, int] = field(default_factory=dict)
     has_waiters: bool = False
+    token_file: str | None = None
 
     @property
     def is_ordered(self) -> bool:
@@ -117,8 +121,9 @@ class Load:
         self.reads: dict[str, int] = dict.fromkeys(options.logs, 0)
         self.codes: dict[str, int] = {}
         self._watch = Watch(is_ordered=options.is_ordered)
-        self.writers = [RestClient(url) for url in options.write_urls]
-        self.readers = [RestClient(url) for url in options.read_urls]
+        shown = make_credential(token_file=options.token_file)
+        self.writers = [RestClient(url, credential=shown) for url in options.write_urls]
+        self.readers = [RestClient(url, credential=shown) for url in options.read_urls]
         folder = Path(options.folder)
         self._files = {
             log: HistoryFile(history_path(folder, log, options.part)) for log in options.logs
@@ -137,8 +142,9 @@ class Load:
         truncaters = [Truncater(self, log, n) for n, log in enumerate(logs) if options.truncates]
         helpers = [asyncio.create_task(work) for work in (self._report(), self._listen())]
         waiters = Waiters(
-            NAMESPACE, options.read_urls, self.note, meets_holes=not options.is_ordered
-        )
+            NAMESPACE, options.read_urls, self.note, meets_holes=not options.is_ordered,
+            token_file=options.token_file,
+        )  # fmt: skip
         if options.has_waiters:
             waiters.start(logs)
         try:
@@ -169,6 +175,13 @@ class Load:
             self.reads[line["log"]] += line["op"] == "read"
         elif line["op"] == "truncate":
             self.count(line["code"])
+
+    def note_refusal(self, log: str, name: str, error: Exception) -> None:
+        """A read or a tail was refused; for who asked, that is a violation."""
+        if isinstance(error, DuramenError):
+            self._watch.take(
+                {"op": "read", "outcome": "fail", "log": log, "proc": name, "code": error.code}
+            )
 
     def count(self, code: str) -> None:
         """Count an answer, or its absence, that did not acknowledge."""
@@ -319,7 +332,8 @@ class Reader:
             try:
                 async with asyncio.timeout(_APPEND_TIMEOUT_S):
                     await self._read_round()
-            except (DuramenError, PeerError, TimeoutError):
+            except (DuramenError, PeerError, TimeoutError) as error:
+                self._load.note_refusal(self._log, self._name, error)
                 self._proxy += 1
                 await wait_at_most(_AFTER_FAILURE_S, self._load.stop)
 
@@ -379,7 +393,8 @@ class Truncater:
         }  # fmt: skip
         url = f"{self._url}/v1/namespaces/{NAMESPACE}/logs/{self._log}:truncate"
         try:
-            answer = await http.post(url, json={"to": f"seq:{end}"})
+            shown = show_token(self._load.options.token_file)
+            answer = await http.post(url, json={"to": f"seq:{end}"}, headers=shown)
         except httpx.HTTPError:
             line |= {"outcome": "info", "code": "no_answer"}
         else:

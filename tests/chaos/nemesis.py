@@ -23,6 +23,7 @@ from tests.chaos.history import HistoryFile, Line, read_clock_ns
 from tests.chaos.layout import Layout
 from tests.chaos.links import Cut
 from tests.chaos.schedule import OWNER, Step
+from tests.chaos.turning import Turning
 from tests.chaos.waiting import wait_at_most
 from tests.waiting import comes_true
 
@@ -37,6 +38,7 @@ class Nemesis:
 
     Args:
         last_ack_ns: for each log, when the load last had an acknowledgement.
+        turning: carries out what turns, in a run with security.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class Nemesis:
         layout: Layout,
         disks: DiskHands,
         *,
+        turning: Turning | None = None,
         faults: HistoryFile,
         last_ack_ns: Callable[[], dict[str, int]],
         on_event: Callable[[str], None],
@@ -52,6 +55,7 @@ class Nemesis:
         self._cluster = cluster
         self._layout = layout
         self._disks = disks
+        self._turning = turning
         self._faults = faults
         self._last_ack_ns = last_ack_ns
         self._on_event = on_event
@@ -121,7 +125,9 @@ class Nemesis:
             "duration_s": round(step.duration_s, 3), "overlaps": step.overlaps,
             "evidence": {},
         }  # fmt: skip
-        hands: dict[str, Hand] = {"kill": self._kill, "pause": self._pause, "cut": self._cut}
+        hands: dict[str, Hand] = {
+            "kill": self._kill, "pause": self._pause, "cut": self._cut, "turn": self._turn,
+        }  # fmt: skip
         strike = hands.get(step.action, self._touch_disk)
         line["evidence"] = await strike(step, line) | owned
         line["t1_ns"] = read_clock_ns()
@@ -176,6 +182,12 @@ class Nemesis:
 
     async def _touch_disk(self, step: Step, line: Line) -> dict[str, Any]:
         evidence = await self._disks.strike(step)
+        self._on_event(f"{step.name}: {evidence}")
+        return evidence
+
+    async def _turn(self, step: Step, line: Line) -> dict[str, Any]:
+        assert self._turning is not None, "a run without security turns nothing"
+        evidence = await self._turning.turn(step)
         self._on_event(f"{step.name}: {evidence}")
         return evidence
 

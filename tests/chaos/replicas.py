@@ -31,6 +31,8 @@ from duramen.runtime.http_client import (
     PeerClient,
     UnreachableError,
 )
+from duramen.runtime.identity.names import Role
+from duramen.runtime.security.process_security import ProcessSecurity
 from duramen.runtime.stores.metadata_store import Stored, Unavailable
 from duramen.runtime.stores.zookeeper_store import ZooKeeperStore
 from duramen.units import SECOND
@@ -46,6 +48,7 @@ from duramen.wire.flexible.filtered_answers import FilteredAnswer, parse_filtere
 from duramen.wire.flexible.filtered_reads import FilteredRange, pack_filtered_reads
 from duramen.wire.metadata_json import Paths, read_any_segment, read_log, read_node
 from tests.chaos.copies import NO_ENTRY, Answer, CopyCount, Counted, Place, Rule
+from tests.chaos.keys import ClusterKeys
 from tests.chaos.load import NAMESPACE
 from tests.chaos.waiting import wait_at_most
 
@@ -84,9 +87,16 @@ class Bookie(NamedTuple):
 class Replicas:
     """The cluster's copies; to be started and closed."""
 
-    def __init__(self, zookeeper: str) -> None:
-        self._store = ZooKeeperStore(zookeeper, session_timeout_s=_SESSION_S)
-        self._client = PeerClient()
+    def __init__(self, zookeeper: str, keys: ClusterKeys | None) -> None:
+        """`keys`: by what it is let in; None: nobody is asked."""
+        self._keys = keys
+        self._store = ZooKeeperStore(
+            zookeeper,
+            session_timeout_s=_SESSION_S,
+            identity_dir=None if keys is None else keys.operator_folder,
+        )
+        self._security: ProcessSecurity | None = None
+        self._client: PeerClient | None = None
         self._slots = asyncio.Semaphore(_CONCURRENCY)
 
     async def start(self) -> None:
@@ -95,12 +105,19 @@ class Replicas:
         Raises:
             TimeoutError: ZooKeeper does not answer.
         """
+        if self._keys is not None:
+            self._security = self._keys.make_security()
+            self._security.start()
+        self._client = PeerClient(self._security)
         async with asyncio.timeout(_CONNECT_S):
             await self._store.start()
 
     async def close(self) -> None:
         """Give the session and the connections back."""
-        await self._client.close()
+        if self._client is not None:
+            await self._client.close()
+        if self._security is not None:
+            await self._security.stop()
         await self._store.close()
 
     # --- metadata --------------------------------------------------------------------------------
@@ -112,6 +129,9 @@ class Replicas:
         for name in await self._patiently(lambda: self._store.children(_PATHS.bookies)) or ():
             known = await self._read_fields(f"{_PATHS.bookies}/{name}")
             served = await self._read_fields(f"{_PATHS.available}/{name}")
+            if self._security is not None and "data_url" in served:
+                url = str(served["data_url"])
+                self._security.peers.hear(Role.BOOKIE, name, url)
             bookies[BookieId(name)] = Bookie(
                 Incarnation(str(known.get("incarnation"))),
                 Place(str(known.get("region")), str(known.get("rack"))),
@@ -316,6 +336,7 @@ class Replicas:
     async def _call(
         self, url: str, body: bytes, parse: Callable[[bytes], Sequence[A]]
     ) -> A | BookieStatus:
+        assert self._client is not None, "started"
         try:
             (answer,) = parse(await self._client.call(url, body, _READ_TIMEOUT_US))
             return answer

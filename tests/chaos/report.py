@@ -130,6 +130,7 @@ def summarize(
     *,
     layout: Layout = FLAT,
     only: Sequence[str] = (),
+    turns: bool = False,
     copies: CopyCount | None = None,
     repairs: Mapping[str, int] | None = None,
     delivered: Delivered | None = None,
@@ -138,6 +139,7 @@ def summarize(
 
     Args:
         only: the kinds of faults that there were to be, if not all.
+        turns: what says who is who was to turn as well.
         copies, repairs, delivered: told, not judged; what they violate is in `extra`.
     """
     faults = sorted(read_lines(faults_file), key=lambda fault: fault["t0_ns"])
@@ -157,7 +159,7 @@ def summarize(
     return Summary(
         seconds=seconds,
         violations=[*extra, *(v for verdict in verdicts for v in verdict.violations)],
-        void=[*starved, *find_voids(effective, seconds, layout, only)],
+        void=[*starved, *find_voids(effective, seconds, layout, only, turns=turns)],
         counts=dict(counts),
         codes=dict(codes),
         epochs=sum(verdict.epoch_count for verdict in verdicts),
@@ -179,7 +181,7 @@ def is_effective(fault: Line, verdicts: Sequence[Verdict]) -> bool:
             happened = evidence["died"] and evidence.get("owned", 1) > 0
         case "pause":
             happened = evidence["stopped"] and evidence.get("owned", 1) > 0
-        case "disk" | "drain":
+        case "disk" | "drain" | "turn":
             happened = evidence["done"]
         case _:
             happened = evidence["withheld"] > 0 and evidence.get("session_expired", True)
@@ -227,13 +229,23 @@ def find_starvation(counts: Counter[str], seconds: float) -> list[str]:
 
 
 def find_voids(
-    effective: Sequence[Line], seconds: float, layout: Layout, only: Sequence[str] = ()
+    effective: Sequence[Line],
+    seconds: float,
+    layout: Layout,
+    only: Sequence[str] = (),
+    *,
+    turns: bool = False,
 ) -> list[str]:
     """Why the faults prove nothing."""
     voids = []
-    if len(effective) < int(layout.faults_per_minute_min * seconds / 60):
+    # A turn is made of many steps, and processes die between them: its time is not for others.
+    turning_s = (
+        sum(f["t1_ns"] - f["t0_ns"] for f in effective if f["kind"].startswith("turn")) / 1e9
+    )
+    if len(effective) < int(layout.faults_per_minute_min * max(0.0, seconds - turning_s) / 60):
         voids.append(f"{len(effective)} effective faults in {seconds:g} s")
-    required = only or (*layout.required, *((AWAY_KIND,) if seconds >= LONG_S else ()))
+    long = (AWAY_KIND, *(("turn",) if turns else ())) if seconds >= LONG_S else ()
+    required = only or (*layout.required, *long)
     if seconds >= (REQUIRED_OF_ONLY_S if only else layout.required_after_s):
         met = [fault["kind"] for fault in effective]
         voids += [

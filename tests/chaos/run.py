@@ -22,6 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from duramen.client.credentials.credential import NOTHING_SHOWN, make_credential
 from duramen.client.rest_client import RestClient
 from duramen.client.retry import repeat_while_refused
 from duramen.cluster.layout import CLUSTER_NAME
@@ -53,6 +54,7 @@ from tests.chaos.repairs import RepairTally
 from tests.chaos.replicas import Replicas
 from tests.chaos.report import Summary, summarize
 from tests.chaos.schedule import LONG_S, PAUSE_S_MAX, Step, draw_steps
+from tests.chaos.turning import Turning
 from tests.chaos.waiting import wait_at_most
 from tests.combinations import FIRST, Combination
 from tests.ticker import Ticker, ticking
@@ -111,8 +113,15 @@ class ChaosOptions:
     combination: Combination = FIRST
     """What kind all logs are."""
 
+    is_secure: bool = False
+    """Everybody has an identity and is asked for it."""
+
+    turns: bool = False
+    """Certificates and tokens turn meanwhile."""
+
     def __post_init__(self) -> None:
         assert not self.has_producers or self.is_ordered, "producers need ordered logs (R29)"
+        assert self.is_secure or not self.turns, "without security nothing turns"
 
     @property
     def is_ordered(self) -> bool:
@@ -159,13 +168,17 @@ class _Run:
         self.evidence = Evidence()
         self._struck_s = options.seconds
         self._copies = CopyCount()
+        self._turning: Turning | None = None
+        self._credential = NOTHING_SHOWN
         self._repairs: dict[str, int] = {}
 
     async def carry_out(self) -> None:
         """Everything but the verdict; nothing runs any more when it returns."""
         options = self._options
-        cluster = ChaosCluster(self._folder / "cluster", options.layout, self._note)
-        replicas = Replicas(cluster.zookeeper)
+        cluster = ChaosCluster(
+            self._folder / "cluster", options.layout, self._note, is_secure=options.is_secure
+        )
+        replicas = Replicas(cluster.zookeeper, cluster.keys)
         tally = RepairTally(cluster)
         faults = HistoryFile(self._folder / FAULTS_FILE)
         held = ExitStack()
@@ -175,6 +188,10 @@ class _Run:
                 await cluster.start()
             except (ClusterError, EmbeddedServerError) as error:
                 raise RunError(str(error)) from error
+            if cluster.keys is not None:
+                self._turning = Turning(cluster, cluster.keys, self._blame)
+                await self._turning.begin()
+                self._credential = make_credential(token_file=cluster.keys.token_file)
             await replicas.start()
             abilities = await find_abilities(cluster, self._note)
             if options.expects_repaired and not abilities.repairs:
@@ -187,12 +204,12 @@ class _Run:
                 abilities=abilities, on_violation=self._blame,
             )  # fmt: skip
             nemesis = Nemesis(
-                cluster, options.layout, disks, faults=faults,
+                cluster, options.layout, disks, turning=self._turning, faults=faults,
                 last_ack_ns=self._last_ack_ns, on_event=self._note,
             )  # fmt: skip
             steps = draw_steps(
                 options.seed, options.layout, pause_s_max=options.pause_s_max, only=options.only,
-                is_long=options.seconds >= LONG_S,
+                is_long=options.seconds >= LONG_S, turns=options.turns,
             )  # fmt: skip
             await self._strike(nemesis, steps)
             await self._converge(cluster)
@@ -224,6 +241,7 @@ class _Run:
             [*self.evidence.violations, *found],
             layout=self._options.layout,
             only=self._options.only,
+            turns=self._options.turns,
             copies=self._copies,
             repairs=self._repairs,
             delivered=delivered,
@@ -258,7 +276,7 @@ class _Run:
     # --- steps -----------------------------------------------------------------------------------
 
     async def _create_logs(self, cluster: ChaosCluster) -> None:
-        client = RestClient(cluster.url("writeproxy-0"))
+        client = RestClient(cluster.url("writeproxy-0"), credential=self._credential)
         try:
             await repeat_while_refused(
                 lambda: client.ensure_namespace(NAMESPACE, {}), timeout_s=60, is_read=True
@@ -289,6 +307,7 @@ class _Run:
             has_producers=options.has_producers,
             truncates=options.truncates,
             ack_mode=options.combination.ack_mode,
+            token_file=None if cluster.keys is None else str(cluster.keys.token_file),
         )
         self._loads["load"] = LoadProcess(work, self.evidence.note_told)
         if self._waited_for:
@@ -364,7 +383,7 @@ class _Run:
         await asyncio.gather(*map(read_log, [*self._logs, *self._waited_for]))
 
     async def _read_whole(self, url: str, log: str, name: str, file: HistoryFile) -> None:
-        client = RestClient(url)
+        client = RestClient(url, credential=self._credential)
         position = "head"
         expected = self._loads["waiters" if log in self._waited_for else "load"].ends[log]
         last: Exception | None = None
@@ -390,7 +409,8 @@ class _Run:
             await client.close()
 
     async def _list_segments(self, cluster: ChaosCluster, log: str, file: HistoryFile) -> None:
-        client = RestClient(cluster.url(cluster.ids("readproxy")[0]))
+        url = cluster.url(cluster.ids("readproxy")[0])
+        client = RestClient(url, credential=self._credential)
         names = ("epoch", "state", "start_seq_num", "records", "last_entry")
         try:
             answer = await repeat_while_refused(
@@ -421,7 +441,9 @@ class _Run:
             self._copies = await replicas.count(self._logs)
         self.evidence.note(*self._copies.violations(expects_repaired=expects_repaired))
         if expects_repaired and abilities.verifies:
-            where = ("--zookeeper", cluster.zookeeper, "--cluster", CLUSTER_NAME)
+            where = ["--zookeeper", cluster.zookeeper, "--cluster", CLUSTER_NAME]
+            if cluster.keys is not None:
+                where += ["--identity", str(cluster.keys.operator_folder)]
             for log in self._logs:
                 status, text = await run_cli("verify", f"{NAMESPACE}/{log}", *where)
                 if (status == 0) != self._copies.is_whole:

@@ -30,7 +30,7 @@ _REGION_DOWN_RATIO: Final = 1.5
 OWNER: Final = "owner"
 BOOKIE: Final = "bookie"
 
-Action = Literal["kill", "pause", "cut", "disk", "drain"]
+Action = Literal["kill", "pause", "cut", "disk", "drain", "turn"]
 Cards = Mapping[Action, tuple[str, ...]]
 
 _CARDS: Final[Mapping[str, Cards]] = {
@@ -60,8 +60,14 @@ _CARDS: Final[Mapping[str, Cards]] = {
     },
 }  # fmt: skip
 
-_ALONE: Final = ("disk", "drain")
-"""Actions that start and stop their bookies themselves: nobody else may at the same time."""
+_TURNS: Final = (
+    "leaves", "token", "authority", "issuer",
+    "revoked sequencer", "revoked bookie", "revoked writeproxy", "revoked readproxy",
+)  # fmt: skip
+"""What is turned in a run with security."""
+
+_ALONE: Final = ("disk", "drain", "turn")
+"""Actions that start and stop their processes themselves: nobody else may at the same time."""
 
 AWAY: Final = "zookeeper away"
 AWAY_KIND: Final = f"kill {AWAY}"
@@ -72,21 +78,23 @@ LONG_S: Final = 600.0
 """A run of so many seconds has room for that minute, and has to have met it."""
 
 
-def list_kinds(layout: Layout, *, is_long: bool = False) -> list[str]:
+def list_kinds(layout: Layout, *, is_long: bool = False, turns: bool = False) -> list[str]:
     """Names of all kinds of faults of a layout."""
-    cards = _deal(layout, is_long=is_long)
+    cards = _deal(layout, is_long=is_long, turns=turns)
     return sorted({f"{action} {kind}" for action, kinds in cards.items() for kind in kinds})
 
 
-def _deal(layout: Layout, *, is_long: bool) -> Cards:
+def _deal(layout: Layout, *, is_long: bool, turns: bool) -> Cards:
     cards = dict(_CARDS[layout.name])
     if is_long:
         cards["kill"] = (*cards["kill"], AWAY)
+    if turns:
+        cards["turn"] = _TURNS
     return cards
 
 
 ALL_KINDS: Final = sorted(
-    {kind for layout in LAYOUTS.values() for kind in list_kinds(layout, is_long=True)}
+    {kind for layout in LAYOUTS.values() for kind in list_kinds(layout, is_long=True, turns=True)}
 )
 
 
@@ -130,17 +138,21 @@ def draw_steps(
     pause_s_max: float = PAUSE_S_MAX,
     only: Sequence[str] = (),
     is_long: bool = False,
+    turns: bool = False,
 ) -> Iterator[Step]:
     """The schedule of a seed, without end; `only` of some kinds, where any are named.
 
     Args:
         is_long: ZooKeeper goes away for a minute, too; else only where `only` names that.
+        turns: certificates and tokens turn, which a run with security alone has.
     """
     rng = random.Random(seed)
     draw = _Draw(rng, layout, pause_s_max)
     decks: dict[Action, list[str]] = {
         action: [kind for kind in cards if not only or f"{action} {kind}" in only]
-        for action, cards in _deal(layout, is_long=is_long or AWAY_KIND in only).items()
+        for action, cards in _deal(
+            layout, is_long=is_long or AWAY_KIND in only, turns=turns
+        ).items()
     }
     hands: dict[Action, list[str]] = {action: [] for action, deck in decks.items() if deck}
     assert hands, only
@@ -180,6 +192,8 @@ class _Draw:
         session_s = self._layout.session_s
         long_s = rng.uniform(session_s, most_s) if most_s > session_s else most_s
         duration_s = rng.choice([rng.uniform(1.0, 3.0), long_s])
+        if action == "turn":
+            return self._turn_step(kind, rest_s)
         if action in _ALONE:
             return self._disk_step(action, kind, rest_s)
         if kind == AWAY:
@@ -239,6 +253,15 @@ class _Draw:
             case _:
                 assert kind == "proxy from sequencer", kind
                 return some("writeproxy"), sequencer
+
+    def _turn_step(self, kind: str, rest_s: float) -> Step:
+        """What is revoked stays so for a time; what is started anew on the way is drawn."""
+        rng = self._rng
+        targets = () if not kind.startswith("revoked ") else self._targets(kind.split()[1])
+        return Step(
+            "turn", kind, targets, rng.uniform(2.0, 8.0), rest_s, overlaps=False,
+            number=rng.getrandbits(32),
+        )  # fmt: skip
 
     def _disk_step(self, action: Action, kind: str, rest_s: float) -> Step:
         """A bookie is chosen by the hands; an old writer sleeps beyond its session."""

@@ -19,7 +19,7 @@ from tests.chaos.history import Line
 from tests.chaos.judge import Verdict, Violation
 from tests.chaos.layout import FLAT, REGIONS, Layout
 from tests.chaos.report import Summary, spread, summarize
-from tests.chaos.schedule import AWAY_KIND, AWAY_S, draw_steps, list_kinds
+from tests.chaos.schedule import AWAY_KIND, AWAY_S, OWNER, draw_steps, list_kinds
 
 
 def fault(t0: float, t1: float, kind: str = "kill bookie", **evidence: Any) -> Line:
@@ -48,10 +48,11 @@ def put_together(
     *,
     layout: Layout = FLAT,
     only: tuple[str, ...] = (),
+    turns: bool = False,
 ) -> Summary:
     path = folder / "faults.jsonl"
     path.write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in faults))
-    return summarize(verdicts, path, seconds, layout=layout, only=only)
+    return summarize(verdicts, path, seconds, layout=layout, only=only, turns=turns)
 
 
 FAULTS = [
@@ -105,6 +106,17 @@ def test_a_run_that_proves_nothing_is_void(
 ) -> None:
     summary = put_together(tmp_path, verdicts, faults)
     assert summary.void and not summary.is_good
+
+
+def test_the_time_of_what_turns_is_not_for_other_faults(tmp_path: Path) -> None:
+    turn = fault(25, 58, "turn authority", done=True)
+    few = [fault(10, 12), fault(20, 22, "pause bookie", stopped=True)]
+    assert put_together(tmp_path, [busy(60)], [*few, turn]).faults["turn authority"] == 1
+    told = put_together(tmp_path, [busy(60)], [*few, turn]).void
+    assert not any("effective faults" in reason for reason in told)
+    idle = [*few, fault(25, 58, "turn authority", done=False)]
+    told = put_together(tmp_path, [busy(60)], idle).void
+    assert any("2 effective faults" in reason for reason in told)
 
 
 REGION_FAULTS = [
@@ -172,6 +184,19 @@ def test_every_kind_of_fault_comes_and_short_runs_see_all_actions() -> None:
         assert all(0 <= step.duration_s <= 20 for step in steps)
 
 
+@pytest.mark.parametrize("layout", [FLAT, REGIONS], ids=lambda layout: layout.name)
+def test_what_turns_comes_alone_and_where_it_is_wanted(layout: Layout) -> None:
+    for seed in range(20):
+        steps = list(islice(draw_steps(seed, layout, turns=True), 140))
+        assert {step.name for step in steps} == set(list_kinds(layout, turns=True))
+        turns = [step for step in steps if step.action == "turn"]
+        assert all(step.is_alone and not step.overlaps for step in turns)
+        revoked = {step.kind: step.targets for step in turns if step.kind.startswith("revoked ")}
+        assert revoked["revoked sequencer"] == (OWNER,) and len(revoked) == 4
+        assert all(len(targets) == 1 for targets in revoked.values())
+        assert not any(step.action == "turn" for step in islice(draw_steps(seed, layout), 140))
+
+
 def test_on_regions_every_kind_comes_and_a_region_is_the_first_to_be_killed() -> None:
     for seed in range(20):
         steps = list(islice(draw_steps(seed, REGIONS), 100))
@@ -223,6 +248,10 @@ def test_a_long_run_has_to_have_been_without_zookeeper(tmp_path: Path) -> None:
     assert put_together(tmp_path, load, faults, 600).void == [f"no effective fault of: {AWAY_KIND}"]
     with_it = [*faults[:-1], fault(594, 599, AWAY_KIND, died=True)]
     assert put_together(tmp_path, load, with_it, 600).is_good
+    told = put_together(tmp_path, load, with_it, 600, turns=True)
+    assert told.void == ["no effective fault of: turn"], "with security something has to turn"
+    turned = [*with_it[:-2], fault(580, 590, "turn leaves", done=True), with_it[-1]]
+    assert put_together(tmp_path, load, turned, 600, turns=True).is_good
 
 
 def test_what_waiters_got_is_told(tmp_path: Path) -> None:

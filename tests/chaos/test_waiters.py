@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -50,7 +51,11 @@ def encode_value(form: str, *seq_nums: int) -> httpx.Response:
 
 
 async def follow(
-    answer: Answer, is_enough: Callable[[list[Line]], bool], *, meets_holes: bool = False
+    answer: Answer,
+    is_enough: Callable[[list[Line]], bool],
+    *,
+    meets_holes: bool = False,
+    token_file: str | None = None,
 ) -> list[Line]:
     """Let waiters of all forms ask two proxies, until their lines are enough."""
     lines: list[Line] = []
@@ -66,8 +71,9 @@ async def follow(
 
     transport = httpx.MockTransport(handle)
     waiters = Waiters(
-        "ns", ["http://a", "http://b"], lines.append, meets_holes=meets_holes, transport=transport
-    )
+        "ns", ["http://a", "http://b"], lines.append, meets_holes=meets_holes,
+        token_file=token_file, transport=transport,
+    )  # fmt: skip
     waiters.start([LOG])
     try:
         assert await comes_true(lambda: is_enough(lines), 30), lines
@@ -171,6 +177,30 @@ def test_a_waiter_notes_why_it_asks_the_next_proxy(fault: str) -> None:
     for form in FORMS.values():
         assert [line["code"] for line in of(lines, form, op)] == [code]
         assert set(hosts[form][:2]) == {"a", "b"}
+
+
+def test_a_waiter_goes_on_with_another_token_and_tells_where_there_is_none(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("first")
+    shown: list[str] = []
+
+    def answer(form: str, count: int, request: httpx.Request) -> httpx.Response | None:
+        if form != POLL or count > 3:
+            return None
+        shown.append(request.headers["authorization"])
+        if count == 3:
+            return encode_value(form, 0)
+        if count == 1:
+            file.write_text("second")  # while the call is open
+        return httpx.Response(401, json=PROBLEM | {"code": "unauthenticated"})
+
+    def has_read_one(lines: list[Line]) -> bool:
+        return bool(of(lines, POLL, "read"))
+
+    lines = asyncio.run(follow(answer, has_read_one, token_file=str(file)))
+    assert shown == ["Bearer first", "Bearer second", "Bearer second"]
+    (told,) = of(lines, POLL, "told")
+    assert told["code"] == "unauthenticated", "the second had no other one"
 
 
 def test_a_poll_that_says_that_this_is_the_end_is_held_to_it() -> None:

@@ -37,6 +37,24 @@ GOOD = {
     "a tail that was asked for before": [A0, A1, tail(3, 5, 1)],
     "what has no place": [A0, A1, UNSURE, REFUSED, {**tail(5, 6, 0), "outcome": "fail"}],
 }
+BAD_FOR_A_WATCH = {
+    "an append that was refused for who asked": {**REFUSED, "code": "unauthenticated"},
+    "a waiter that was told so": {
+        **tail(1, 2, 0),
+        "op": "told",
+        "outcome": "fail",
+        "code": "forbidden",
+    },
+}
+
+
+@pytest.mark.parametrize("name", BAD_FOR_A_WATCH)
+def test_who_shows_a_token_that_counts_is_never_refused_for_it(name: str) -> None:
+    line = BAD_FOR_A_WATCH[name]
+    assert watch(A0, line) == ["refused"]
+    assert watch(A0, {**line, "code": "metadata_unavailable"}) == []
+
+
 BAD = {
     "an append below what was acknowledged": ("O2", [A0, A1, append("b", 0, 5, 6, 1)]),
     "an append below what was read": ("O2", [read("r", 1, 2, *BATCHES), append("b", 1, 3, 4, 2)]),

@@ -1,6 +1,7 @@
 """Sees some violations while the load runs, so that a run need not go on to its end.
 
     O2  an append lies below what was acknowledged, read or told before it began
+    refused  who shows a token that counts was told that it does not, or may not
     L1  a tail, or a read to the tail, ends below what was acknowledged, read or told before
 
 Of a log that acknowledges out of order tails speak of what is shown, a little later: L1 compares
@@ -19,6 +20,8 @@ from typing import Final
 
 from tests.chaos.history import Line
 from tests.chaos.judge import Violation
+
+_REFUSED: Final = ("unauthenticated", "forbidden")
 
 SEEN_MAX: Final = 20
 """More of one load say nothing new."""
@@ -42,6 +45,10 @@ class Watch:
 
     def take(self, line: Line) -> None:
         """One completed operation; its time of completion is not before that of the last one."""
+        if line.get("code") in _REFUSED and len(self.violations) < SEEN_MAX:
+            # Whatever turns: nobody whose token counts is ever told that it does not.
+            text = f"{line['op']} of {line['proc']} was refused: {line['code']}"
+            self.violations.append(Violation("refused", line["log"], text))
         if line["outcome"] != "ok" or line["op"] not in ("append", "read", "tail"):
             return
         floor = self._floors.setdefault(line["log"], _Floor())

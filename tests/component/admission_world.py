@@ -40,13 +40,13 @@ from tests.component.issuing_world import IssuingWorld, read_time
 from tests.component.writeproxy_world import FakeSequencer
 from tests.unit.grants import given
 from tests.unit.identities import DOMAIN
-from tests.unit.web_token_forge import forge
+from tests.unit.web_token_forge import LIFE_S, NOW_S, forge
 from tests.waiting import wait_for
 
 PATHS: Final = Paths("c")
 WRITE: Final = make_identity(DOMAIN, "writeproxy", "wp-0")
 READ: Final = make_identity(DOMAIN, "readproxy", "rp-0")
-ROOT: Final = Bearer(parse_principal("service:operator/op"), int(time.time()) + 86_400)
+ROOT: Final = Bearer(parse_principal("service:operator/op"), NOW_S + LIFE_S)
 LOG: Final = "/v1/namespaces/ns/logs/log"
 RECORDS: Final = f"{LOG}/records"
 Headers = dict[str, str]
@@ -130,12 +130,21 @@ class AdmissionWorld(readproxy_world.World):
         read, write = (secure(issued.issue(one.role.value, one.name)) for one in (READ, WRITE))
         self.securities = (read, write)
         issuers = write_issuers(folder, list_rows(folder))
+        self.key_file = folder / "corp.jwks"
+        """Of the keys of the company's issuer."""
         folders = [issued.folder / one.name if has_tls else None for one in (READ, WRITE)]
-        super().__init__(security=read, issuers=issuers, public_tls_dir=folders[0])
+        # As `duramen run` does. There is no audit log here, and what waits for it in memory alone
+        # costs each stop of a proxy three seconds.
+        spools = [folder / one.role.value for one in (READ, WRITE)]
+        for spool in spools:
+            spool.mkdir()
+        super().__init__(
+            security=read, issuers=issuers, public_tls_dir=folders[0], data_dir=spools[0]
+        )
         self.callers = Callers(issued, self.tree)
         self.sequencer = FakeSequencer("s0")
         options = ServiceOptions(
-            "writeproxy", "c", "wp-0", "127.0.0.1", 0, 0, "", "eu", "ra", "none", 4.0, None,
+            "writeproxy", "c", "wp-0", "127.0.0.1", 0, 0, "", "eu", "ra", "none", 4.0, spools[1],
             issuers=issuers, public_tls_dir=folders[1],
         )  # fmt: skip
         self.write_proxy = WriteProxy(options, MemoryStore(self.tree), write)

@@ -34,6 +34,11 @@ class AskingProxy:
         """Texts of tokens; empty: it asks for none."""
         self.asked: list[tuple[str, str | None]] = []
         """Path, and what stood in the header of authorization."""
+        self.named: list[str] = []
+        """Headers by which identities named themselves; the first `unknown_count` are refused, at
+        the time that `clock` says as an HTTP date."""
+        self.unknown_count = 0
+        self.clock = ""
         self.home: str | None = None
         self.refusal = orjson.dumps(REFUSED.problem())
 
@@ -42,7 +47,13 @@ class AskingProxy:
         shown = scope.headers.get("authorization")
         self.asked.append((scope.path, shown))
         headers = [("content-type", "application/json")]
-        if self.believed and shown not in {f"Bearer {one}" for one in self.believed}:
+        name = scope.headers.get("duramen-identity")
+        if name is not None:
+            self.named.append(name)
+        if name is not None and len(self.named) <= self.unknown_count:
+            headers.append(("date", self.clock))
+            protocol.response_bytes(401, headers, self.refusal)
+        elif self.believed and shown not in {f"Bearer {one}" for one in self.believed}:
             protocol.response_bytes(401, headers, self.refusal)
         elif scope.path.endswith("/records") and scope.method == "GET":
             headers += [("duramen-next", "seq:0"), ("duramen-tail", "seq:0")]

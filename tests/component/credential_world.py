@@ -31,6 +31,7 @@ from tests.unit.web_token_forge import (
     ISSUER,
     K8S_AUDIENCE,
     K8S_ISSUER,
+    LIFE_S,
     NOW_S,
     STRANGER,
     forge,
@@ -39,7 +40,7 @@ from tests.unit.web_token_forge import (
 )
 
 PATHS: Final = Paths("c1")
-ALICE: Final = Bearer(name_user("corp", "alice"), NOW_S + 3_600)
+ALICE: Final = Bearer(name_user("corp", "alice"), NOW_S + LIFE_S)
 """Owner of everything, unless a test says otherwise."""
 
 

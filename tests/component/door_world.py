@@ -34,7 +34,7 @@ from tests.component.admission_world import (
 from tests.component.audit_world import AuditLogTwin, make_trail
 from tests.component.credential_world import list_rows, write_issuers
 from tests.component.issuing_world import IssuingWorld
-from tests.unit.web_token_forge import NOW_S, forge_account
+from tests.unit.web_token_forge import LIFE_S, NOW_S, forge_account
 from tests.waiting import wait_for
 
 DOCUMENTS: Final = ("/v1/openapi.json", "/docs")
@@ -44,7 +44,7 @@ GRANTS: Final = (
     "service:client/till producer shop/orders", "admin operator *",
 )  # fmt: skip
 TOKEN: Final = ("append,list shop/ord*", "create stock")
-FAR_S: Final = NOW_S + 3_000
+FAR_S: Final = NOW_S + LIFE_S
 
 
 class Answer(NamedTuple):

@@ -211,6 +211,7 @@ class World:
         security: ProcessSecurity | None = None,
         issuers: Path | None = None,
         public_tls_dir: Path | None = None,
+        data_dir: Path | None = None,
     ) -> None:
         self.uuid = CLUSTER if security is None else security.identity.domain
         self.tree = MemoryTree()
@@ -224,7 +225,7 @@ class World:
         self.lac_max: int = LAST_ENTRY_ID
         """Of an open segment; below what is incomplete."""
         options = ServiceOptions(
-            "readproxy", "c", "rp-0", "127.0.0.1", 0, 0, "", "eu", "ra", "none", 4.0, None,
+            "readproxy", "c", "rp-0", "127.0.0.1", 0, 0, "", "eu", "ra", "none", 4.0, data_dir,
             cors_origins=cors_origins, metadata_age_max_us=metadata_age_max_us, issuers=issuers,
             public_tls_dir=public_tls_dir,
         )  # fmt: skip
@@ -235,7 +236,7 @@ class World:
         self.proxy = ReadProxy(
             options, self.proxy_store, cold=self.cold, registry=self.registry, security=security
         )
-        self.http = httpx.AsyncClient(timeout=30, trust_env=False)
+        self.http = httpx.AsyncClient(timeout=30, trust_env=False, verify=False)
 
     async def start(self) -> None:
         await self.store.start()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -53,6 +53,8 @@ from duramen.wire.metadata_json import (
     read_segment,
 )
 from duramen_sequencer.repair.auditor import Auditor, AuditPace
+from duramen_sequencer.repair.disruption.granting import Granting
+from duramen_sequencer.repair.disruption.judging import BookieJudge
 from duramen_sequencer.repair.election import Election
 from duramen_sequencer.repair.operations import RepairOperations
 from tests.unit.repair_world import log_of_segments, make_log, member
@@ -204,6 +206,45 @@ class CountingStore(MemoryStore):
         return done
 
 
+class FakeSequencers:
+    """What the sequencers of a cluster say of their open segments, when the auditor asks."""
+
+    def __init__(self) -> None:
+        self.behind: dict[str, dict[str, list[list[str]]]] = {"s0": {}, "s1": {}}
+        """Sequencer → ledger that it writes → members that are behind."""
+        self.of_before: set[str] = set()
+        """Of a version that does not know the question."""
+        self.silent: list[str] = []
+        self.recovering: list[str] = []
+        self.weights: dict[str, float] = {}
+        self.on_asked: Callable[[], Awaitable[None]] | None = None
+
+    def write(self, segment: AnySegment, *behind: Member) -> None:
+        """The first one writes this segment."""
+        self.behind["s0"][str(segment.ledger_id)] = [[*one] for one in behind]
+
+    async def ask_all(
+        self, message: Mapping[str, Any], timeout_us: int = 0
+    ) -> tuple[list[tuple[str, dict[str, Any]]], list[str]]:
+        """Every answer, and who gave none."""
+        assert message == {"op": "report_lags"} and timeout_us > 0
+        if self.on_asked is not None:
+            await self.on_asked()
+        answers = [
+            (
+                name,
+                {} if name in self.of_before else {"behind": told, "recovering": self.recovering},
+            )
+            for name, told in sorted(self.behind.items())
+            if name not in self.silent
+        ]
+        return [*answers, *((name, {}) for name in sorted(self.of_before))], list(self.silent)
+
+    def weight_of(self, name: str) -> float:
+        """One, unless it was said otherwise."""
+        return self.weights.get(name, 1.0)
+
+
 class Seat:
     """One sequencer's part in repair."""
 
@@ -215,7 +256,13 @@ class Seat:
         self.auditor = Auditor(link, cast(BookieClient, client), world.roll, rng, pace)
         fields = {"sequencer": name, "admin_url": f"http://{name}:1"}
         self.election = Election(self.store, PATHS.auditor, fields, self.auditor.on_leadership)
-        self.operations = RepairOperations(self.auditor, self.election, rng)
+        judge = BookieJudge(
+            self.auditor.readings, link, world.sequencers, lambda: world.unreached, rng
+        )
+        self.granting = Granting(
+            self.auditor.grant_book, judge, world.sequencers, lambda: self.auditor.is_leader
+        )
+        self.operations = RepairOperations(self.auditor, self.election, self.granting)
 
     async def start(self) -> None:
         await self.store.start()
@@ -244,6 +291,8 @@ class RepairWorld:
         self.tree = MemoryTree()
         self.setup = MemoryStore(self.tree)
         self.bookies = {name: FakeBookie(name) for name in names}
+        self.sequencers = FakeSequencers()
+        self.unreached: list[BookieId] = []
         self.rolls: list[LogId] = []
         self.on_roll: Callable[[LogId], None] = lambda _: None
         self._seats: list[Seat] = []
@@ -261,6 +310,14 @@ class RepairWorld:
         node = BookieNode(bookie.member.incarnation, "r", bookie.rack)
         await self.setup.create(PATHS.bookie(bookie.name), encode_bookie(node), make_parents=True)
         await self.publish(bookie.name)
+
+    async def move(self, name: str, rack: str) -> None:
+        """Another rack, by the bookie's own node."""
+        path = PATHS.bookie(name)
+        found = await self.setup.get(path)
+        assert found is not None
+        moved = replace(await self.node(name), rack=rack)
+        await self.setup.set(path, encode_bookie(moved), version=found.version)
 
     async def publish(self, name: str, **changes: Any) -> None:
         """What a bookie that follows its own node says of itself."""

@@ -18,8 +18,8 @@ from duramen.limits import OPEN_FILE_COUNT_MAX
 from tests.component.admission_world import LOG, AdmissionWorld, as_user, play, until
 
 RECORD_COUNT = 100
-ENTRY_COUNT = 100
-"""As events a megabyte: more than a connection buffers for who does not read."""
+ENTRY_COUNT = 200
+"""As events two megabytes: a connection takes one of them from a server, unread."""
 
 
 async def serve(world: AdmissionWorld) -> None:

@@ -8,6 +8,7 @@ tests/spark's. Source: docs/archive.md "What a run does".
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +22,8 @@ from duramen.runtime.stores.memory_store import WriteFate
 from duramen.wire.entry import HEADER_BYTES
 from duramen.wire.record_batch import encode_batch
 from duramen_spark.archive import driver
+from duramen_spark.commands import archive as command
+from duramen_spark.main import main
 from tests.component.archive_runs import (
     MEMBERS,
     ONE_FILE,
@@ -28,6 +31,48 @@ from tests.component.archive_runs import (
     make,
 )
 from tests.unit.cold_entries import EPOCH, LOG, SegmentBytes
+
+
+def test_a_run_without_a_report_leaves_its_sentence(tmp_path: Path) -> None:
+    words = tmp_path / "words"
+    place = ["--zookeeper", "127.0.0.1:1", "--cluster", "c", "--cold-store", "ftp://there"]
+    assert main(["archive", *place, "--runner", "threads", "--summary-file", str(words)]) == 1
+    told = json.loads(words.read_text())
+    assert told["ok"] is False and "ftp" in told["failure"]
+
+
+HERE = ["--zookeeper", "127.0.0.1:1", "--cluster", "c", "--cold-store", "file:///cold"]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ([*HERE, "--keep-hot", "soon"], "soon"),
+        ([*HERE, "--runner", "threads", "--threads", "0"], "--threads is 1 or more"),
+        (["--data", "/nowhere"], "/nowhere"),
+    ],
+    ids=["flag", "threads", "no cluster.json"],
+)
+def test_a_run_that_does_not_start_leaves_its_sentence(
+    given: list[str], words: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "words"
+    assert main(["archive", *given, "--summary-file", str(path)]) in (1, 2)
+    assert words in json.loads(path.read_text())["failure"]
+
+
+def test_a_spark_that_does_not_come_up_is_told_on_one_line_or_raised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(name: str) -> None:
+        raise RuntimeError("[JAVA_GATEWAY_EXITED]\n  no Java")
+
+    monkeypatch.setattr(command, "open_session", fail)
+    path = tmp_path / "words"
+    for summary in (path, tmp_path / "no folder" / "words"):
+        with pytest.raises(RuntimeError, match="JAVA_GATEWAY_EXITED"):
+            main(["archive", *HERE, "--summary-file", str(summary)])
+    assert json.loads(path.read_text())["failure"] == "RuntimeError: [JAVA_GATEWAY_EXITED] no Java"
 
 
 async def assert_archived(world: World) -> None:

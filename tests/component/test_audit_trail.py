@@ -6,6 +6,7 @@ wait", docs/protocol/audit.md "What is recorded".
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -25,7 +26,7 @@ from duramen.runtime.audit.spool import AuditSpool
 from duramen.runtime.audit.trail import REFUSAL_COUNT_AT_ONCE, RESERVED_COUNT_MAX, AuditTrail
 from duramen.runtime.role import StartRefusedError
 from duramen.runtime.service import parse_options
-from duramen.units import MS
+from duramen.units import MS, SECOND
 from duramen_writeproxy.logs.audit_log import AuditLog
 from tests.component.admin_world import THROUGH, AdminPort, read_held, run, serving
 from tests.component.admission_world import as_user, bear
@@ -160,6 +161,50 @@ def test_what_may_be_stored_is_sent_again_and_known_as_a_double() -> None:
         await one.stop()
         assert len(log.lines) > 3
         assert log.check() == []
+
+    uvloop.run(scenario())
+
+
+@pytest.mark.parametrize("is_back", [False, True])
+def test_without_a_file_a_stop_tries_a_log_that_is_away_once_more(
+    is_back: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And waits for nothing; each process of a cluster that is rolled meanwhile would."""
+    monkeypatch.setattr(trail, "_BACKOFF", Backoff(600 * SECOND, 600 * SECOND))
+    monkeypatch.setattr(trail, "_FLUSH_S", 600.0)
+
+    async def scenario() -> None:
+        log = AuditLogTwin()
+        log.is_away = True
+        one = make_trail(log)
+        await one.start()
+        one.note(CALL)
+        await wait_for(lambda: one.statistics()["log_fault"] is not None)
+        log.is_away, tried = not is_back, log.try_count
+        async with asyncio.timeout(30):
+            await one.stop()
+        assert log.try_count > tried
+        kinds = [told["kind"] for told in log.records()]
+        assert kinds == (["start", "call", "end"] if is_back else [])
+
+    uvloop.run(scenario())
+
+
+def test_a_log_that_failed_once_at_a_stop_is_tried_again() -> None:
+    """As while its sequencer goes: it is there again in a moment."""
+
+    class Moving(AuditLogTwin):
+        async def append(self, lines: Sequence[bytes]) -> None:
+            self.is_away = self.try_count == 1
+            await super().append(lines)
+
+    async def scenario() -> None:
+        log = Moving()
+        one = make_trail(log)
+        await one.start()
+        await wait_for(lambda: one.statistics()["waiting"] == 0)
+        await one.stop()
+        assert [told["kind"] for told in log.records()] == ["start", "end"]
 
     uvloop.run(scenario())
 

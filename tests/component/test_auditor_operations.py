@@ -26,10 +26,15 @@ from duramen.runtime.public.repair_answers import (
     AcceptedLossAnswer,
     AuditedBookiesAnswer,
     DisruptionAnswer,
+    DisruptionsAnswer,
     DutyAnswer,
+    EndedDisruptionAnswer,
     RebalanceAnswer,
     RebalancePlanAnswer,
+    RenewedDisruptionAnswer,
     RepairAnswer,
+    StandingAnswer,
+    TakenDisruptionAnswer,
 )
 from duramen.wire.metadata_json import encode_bookie, encode_node
 from duramen_sequencer.repair.admin_routes import add_repair_routes
@@ -257,7 +262,7 @@ def test_disruption_is_judged_on_what_stands_there_now() -> None:
         assert (await refused(ask("z", "restart"))).field == "bookie"
         assert (await refused(ask("a", "explode"))).field == "kind"
 
-    run(act)
+    run(act, "abcde")
 
 
 def test_owed_copies_deny_a_restart() -> None:
@@ -375,6 +380,12 @@ def test_every_route_answers_at_the_auditor() -> None:
     run(act)
 
 
+QUESTION = {
+    "token": "0" * 32, "target": "zookeeper/z", "kind": "restart", "holder": "op", "voters": 3,
+    "others_serving": 2,
+}  # fmt: skip
+
+
 class NotedOperations:
     """The operations, and what they gave last."""
 
@@ -422,6 +433,11 @@ def test_answers_are_those_of_the_operations_byte_for_byte_and_are_described() -
             ("POST", "bookies/f/drain", None, DutyAnswer),
             ("GET", "repair/bookies", None, AuditedBookiesAnswer),
             ("GET", "bookies/a/disruption?kind=remove", None, DisruptionAnswer),
+            ("POST", "disruptions", QUESTION, TakenDisruptionAnswer),
+            ("GET", "disruptions", None, DisruptionsAnswer),
+            ("GET", "disruptions/standing", None, StandingAnswer),
+            ("POST", "disruptions/none/renew", None, RenewedDisruptionAnswer),
+            ("DELETE", "disruptions/none", None, EndedDisruptionAnswer),
             ("POST", "bookies/f/cancel-drain", None, DutyAnswer),
             ("POST", "bookies/a/accept-loss", gone, AcceptedLossAnswer),
             ("GET", "rebalance", None, RebalanceAnswer),
@@ -436,7 +452,8 @@ def test_answers_are_those_of_the_operations_byte_for_byte_and_are_described() -
                 assert answer.content == encode_value(noted.given), path
                 assert list_undescribed(model.model_validate(noted.given)) == [], path
                 told |= {name for name, part in noted.given.items() if part}
-        assert {"unrepairable", "drains", "moves", "bookies", "reasons", "request"} <= told
+        wanted = {"unrepairable", "drains", "moves", "bookies", "reasons", "request", "grants"}
+        assert wanted <= told
 
     run(act, "abcdefg")
 

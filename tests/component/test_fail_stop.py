@@ -137,7 +137,7 @@ def test_every_way_into_a_core_is_guarded() -> None:
             and ast.unparse(call.func.value) == "self.core"
         }
         is_guarded = any(ast.unparse(d) == "stops_at_faults" for d in method.decorator_list)
-        is_spawned = f"self._spawn(self.{method.name}(" in inspect.getsource(log_driver)
+        is_spawned = f"self._spawn(self.{method.name}, " in inspect.getsource(log_driver)
         if entered - READS_OF_CORE and not (is_guarded or is_spawned):
             unguarded.append(f"{method.name}: {sorted(entered)}")
     called_by_flush = [name for name in unguarded if not name.startswith("_set_timer")]

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from duramen.limits import BODY_SMALL_BYTES
-from duramen.runtime.edge.embedded_server import ServerLimits
+from duramen.runtime.edge.embedded_server import ServerLimits, copy_socket
 from duramen.runtime.http_client import NoAnswerError, OverloadedError, PeerClient
 from duramen.runtime.http_server import (
     Answer,
@@ -28,6 +28,7 @@ from duramen.runtime.http_server import (
 )
 from duramen.units import MIB, SECOND
 from duramen.wire.frame import FRAME_BYTES_HARD_MAX, RETRY_AFTER_HEADER, FrameError
+from tests.component.own_sockets import copy_own_sockets
 from tests.waiting import wait_for
 
 LARGE = BODY_SMALL_BYTES + 1
@@ -336,14 +337,20 @@ def test_a_server_that_has_ended_holds_no_socket() -> None:
     run(scenario)
 
 
+def test_what_is_no_socket_is_not_copied(tmp_path: Path) -> None:
+    with (tmp_path / "file").open("w") as file:
+        with pytest.raises(OSError, match="on non-socket"):
+            copy_socket(file.fileno())
+        held = [os.path.realpath(link) for link in Path("/proc/self/fd").iterdir()]
+        assert held.count(file.name) == 1
+
+
 def _count_sockets(port: int) -> int:
     """How many sockets of this process are bound to a port, and go nowhere."""
     found = 0
-    for path in Path("/proc/self/fd").iterdir():
-        if path.is_socket():
-            with socket.socket(fileno=os.dup(int(path.name))) as copy:
-                is_bound = copy.family == socket.AF_INET and copy.getsockname()[1] == port
-                found += is_bound and not _has_peer(copy)
+    for copy in copy_own_sockets():
+        is_bound = copy.family == socket.AF_INET and copy.getsockname()[1] == port
+        found += is_bound and not _has_peer(copy)
     return found
 
 

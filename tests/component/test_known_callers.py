@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
+from duramen.core.rights.system_namespace import SYSTEM_NAMESPACE
 from duramen.runtime.identity.header import NamedClient
 from duramen.runtime.identity.names import make_identity
 from duramen.wire.metadata_json import encode_node
@@ -165,10 +166,17 @@ def test_a_refused_call_is_answered_before_its_body_comes(tmp_path: Path, shown:
             )
             status = await asyncio.to_thread(_ask, port, head.encode())
             assert status == (b"403" if shown else b"401")
-        assert world.sequencer.rows == [] and world.sequencer.controls == []
+        assert world.sequencer.rows == [] and _list_controls(world) == []
         assert world.tree.get(PATHS.grants) == before
 
     play(tmp_path, scenario)
+
+
+def _list_controls(world: AdmissionWorld) -> list[dict[str, Any]]:
+    """What calls made of the sequencer; a trail that finds no audit log asks for one whenever its
+    time comes, which on a slow machine is in the midst of a test.
+    """
+    return [one for one in world.sequencer.controls if one["namespace"] != SYSTEM_NAMESPACE]
 
 
 def _ask(port: int, head: bytes) -> bytes:
@@ -213,7 +221,7 @@ def test_auto_create_makes_a_log_only_for_who_may_create(tmp_path: Path) -> None
         path = "/v1/namespaces/ns/logs/fresh/records"
         refused = await until(lambda: world.write.post(path, json=RECORD, headers=BOB), 403, 404)
         assert refused.json()["detail"] == "create on ns/fresh: you may not"
-        assert world.sequencer.controls == []
+        assert _list_controls(world) == []
         stream = await world.write.post(
             f"{path}:stream", content=b"", headers={**BOB, "content-type": "application/x-ndjson"}
         )

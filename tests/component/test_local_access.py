@@ -155,7 +155,7 @@ def test_a_token_that_cannot_be_kept_is_told_and_tried_again(
     """At the start it is a start that failed; later what there is lives on."""
     faults = [Unavailable("away"), OSError(28, "No space left on device")]
     events: list[ClusterEvent] = []
-    running = Supervisor(ClusterOptions(tmp_path, is_secure=True), events.append)
+    running = Supervisor(ClusterOptions(tmp_path, security="on"), events.append)
     tried: list[int] = []
 
     async def keep(_: Supervisor) -> None:

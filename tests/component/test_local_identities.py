@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import json
+import threading
 from pathlib import Path
 
 import pytest
@@ -16,14 +17,22 @@ import pytest
 from duramen.client.credentials.local_cluster import OPERATOR_FOLDER, WRITER_FOLDER
 from duramen.cluster import local_identities
 from duramen.cluster.layout import ClusterSize, ProcessPlan, plan_cluster
-from duramen.cluster.local_identities import LocalIdentities
+from duramen.cluster.local_identities import (
+    LocalIdentities,
+    is_opening_due,
+    remove_local_access,
+)
 from duramen.runtime.identity import folder_watch
 from duramen.runtime.identity.authority import begin_authority, open_authority
 from duramen.runtime.identity.certificates import LEAF_LIFE, find_issuer, list_anchors
 from duramen.runtime.identity.folder import read_folder
 from duramen.runtime.identity.generations import LINK
 from duramen.runtime.identity.names import IdentityError
-from duramen.runtime.identity.zookeeper_files import write_server_files
+from duramen.runtime.identity.zookeeper_files import (
+    make_probe_context,
+    write_held_files,
+    write_server_files,
+)
 from tests.component.issuing_world import read_time
 from tests.pauses import let_pass
 from tests.unit.identities import DOMAIN
@@ -32,7 +41,7 @@ from tests.waiting import wait_for
 
 def plan(folder: Path) -> list[ProcessPlan]:
     return plan_cluster(
-        folder, ClusterSize(), base_port=0, has_zookeeper=True, remembered={}, is_secure=True
+        folder, ClusterSize(), base_port=0, has_zookeeper=True, remembered={}, security="on"
     )
 
 
@@ -136,6 +145,23 @@ def test_the_ca_is_of_the_cluster_that_ran_without_identities(tmp_path: Path) ->
     assert str(writer) == f"spiffe://{DOMAIN}/corewriter/local"
 
 
+def test_each_sign_by_itself_has_none_open_the_nodes(tmp_path: Path) -> None:
+    plans = plan(tmp_path)
+    assert not is_opening_due(tmp_path, plans)
+    begin_authority(tmp_path / "ca", DOMAIN, read_time())
+    assert is_opening_due(tmp_path, plans), "killed next: ZooKeeper has to hold the CA's cluster"
+    assert not is_opening_due(tmp_path, plans[1:]), "another's ZooKeeper"
+    _run_before(tmp_path, DOMAIN)
+    assert not is_opening_due(tmp_path, plans), "made by hand, of the cluster that is there"
+    identities = LocalIdentities(tmp_path)
+    identities.prepare(plans)
+    assert is_opening_due(tmp_path, plans), "nodes may be made with rights from now on"
+    remove_local_access(tmp_path)
+    assert not is_opening_due(tmp_path, plans)
+    identities.expect_guarded()
+    assert is_opening_due(tmp_path, plans)
+
+
 @pytest.mark.parametrize("uuids", [(), (DOMAIN, "f" * 32), ("no uuid",)])
 def test_no_ca_is_made_for_a_cluster_that_is_not_known(
     tmp_path: Path, uuids: tuple[str, ...]
@@ -148,7 +174,7 @@ def test_no_ca_is_made_for_a_cluster_that_is_not_known(
 
 def test_another_zookeeper_has_to_know_the_ca_before(tmp_path: Path) -> None:
     plans = plan_cluster(
-        tmp_path, ClusterSize(), base_port=0, has_zookeeper=False, remembered={}, is_secure=True
+        tmp_path, ClusterSize(), base_port=0, has_zookeeper=False, remembered={}, security="on"
     )
     with pytest.raises(IdentityError, match=r"`duramen ca init .*/ca --uuid`"):
         LocalIdentities(tmp_path).prepare(plans)
@@ -197,3 +223,29 @@ def test_what_zookeeper_shows_is_written_anew_and_what_fails_is_told_once(
         await identities.stop()
 
     asyncio.run(scenario())
+
+
+def test_a_server_is_asked_how_it_is_while_its_identity_is_renewed(tmp_path: Path) -> None:
+    """OpenSSL reads the certificate first, then opens the file again for the key."""
+    other = LocalIdentities(tmp_path / "other")
+    plans = plan(tmp_path)
+    identities = LocalIdentities(tmp_path)
+    identities.prepare(plans)
+    other.prepare(plans)
+    held = [read_folder(one.folder_of("zookeeper-0"), read_time()) for one in (identities, other)]
+    write_held_files(held[0], tmp_path)
+    is_over = threading.Event()
+
+    def renew() -> None:
+        while not is_over.is_set():
+            for one in held:
+                write_held_files(one, tmp_path)
+
+    thread = threading.Thread(target=renew)
+    thread.start()
+    try:
+        for _ in range(100):
+            make_probe_context(tmp_path)
+    finally:
+        is_over.set()
+        thread.join()

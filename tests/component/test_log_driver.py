@@ -21,6 +21,7 @@ from duramen.core.sequencer.effects import (
 from duramen.core.sequencer.log_state import LogState
 from duramen.ids import Dlsn, EntryId, Epoch, LogId, SequencerId, ledger_of
 from duramen.runtime.sequencer import log_driver
+from duramen.runtime.sequencer.bookie_lanes import BookieLanes
 from duramen.runtime.sequencer.log_driver import LogDriver
 from duramen.runtime.sequencer.metadata_link import LOOK_COUNT_MAX, MetadataLink, merge_ranges
 from duramen.runtime.sequencer.process import make_context
@@ -28,6 +29,7 @@ from duramen.runtime.sequencer.story import Stories
 from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree, WriteFate
 from duramen.units import SECOND
 from duramen.wire.metadata_json import Paths, encode_log, encode_node, read_node
+from tests.complaints import hear_complaints
 from tests.component.host_world import MEMBER, Lanes
 from tests.unit.core_fakes import LOG_ID
 from tests.unit.flexible_segments import OPEN
@@ -49,6 +51,13 @@ class Link:
         self.written.append((owed.first, owed.last))
         await self.may_write.wait()
         return True
+
+
+class StillWatch:
+    """Has nothing to stop."""
+
+    def stop(self) -> None:
+        """Nothing is watched."""
 
 
 class World:
@@ -79,6 +88,24 @@ def test_a_range_that_is_owed_only_grows_and_is_written_as_it_became(first: int,
         whole = (0, max(9, last))
         assert world.link.written[-1] == whole
         assert (world.settled[0].first, world.settled[0].last) == whole
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("stops_first", [False, True])
+def test_work_that_never_begins_is_left_behind_by_nobody(*, stops_first: bool) -> None:
+    """The lanes end it before its first step, or take no more of it."""
+
+    async def scenario() -> None:
+        world = World()
+        lanes = BookieLanes(cast(Any, None), lambda _: None, cast(Any, StillWatch()))
+        world.driver._lanes = lanes
+        async with hear_complaints() as heard:
+            if stops_first:
+                await lanes.stop()
+            world.owe(0, 9)
+            await lanes.stop()
+        assert (heard, world.link.written) == ([], [])
 
     asyncio.run(scenario())
 

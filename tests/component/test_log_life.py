@@ -336,6 +336,20 @@ def test_creating_a_log_meets_no_conflict_but_for_the_first_of_its_parent() -> N
     run(act)
 
 
+def test_what_is_asked_of_a_log_by_its_id_leaves_the_log_alone_that_has_its_name_now() -> None:
+    async def act(world: World) -> None:
+        old = await world.create()
+        deleted = await world.ask("delete", log_id=old)
+        new = await world.create()
+        before, name = await world.log(new), await world.name()
+        assert (await world.refused("truncate", log_id=old, to="tail")).code == "log_deleted"
+        assert (await world.refused("end", log_id=old)).code == "log_deleted"
+        assert await world.ask("delete", log_id=old) == deleted
+        assert (await world.log(new), await world.name()) == (before, name)
+
+    run(act)
+
+
 def test_a_purge_leaves_the_name_to_the_log_that_has_it_now() -> None:
     async def act(world: World) -> None:
         old = await world.create()

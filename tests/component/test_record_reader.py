@@ -79,7 +79,7 @@ def test_who_catches_up_has_a_cursor_and_no_feed(monkeypatch: pytest.MonkeyPatch
             await cursor.give(LOST)
             with pytest.raises(DataLost):
                 await reader.take(50, 0)
-            reader.pass_loss()
+            reader.pass_loss(LOST)
             assert cursor.passed_count == 1
             cursor.is_at_end_of_stream = True
             assert reader.is_at_end_of_stream

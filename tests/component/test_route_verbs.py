@@ -20,6 +20,7 @@ from duramen.core.rights.judgement import GrantTable
 from duramen.core.rights.verbs import GrantedRole, Verb
 from duramen.runtime import service as frame
 from duramen.runtime.admin import make_admin_app
+from duramen.runtime.audit.by_admin_ports import RECORDS_PATH
 from duramen.runtime.public.calls import CALLS, LOG_PATH, NAMESPACE_PATH, On, PublicCall
 from duramen.runtime.public.openapi import make_document
 from duramen.runtime.public.serving import complete_app
@@ -127,7 +128,8 @@ def test_only_probes_are_of_anybody_and_what_changes_is_no_observation(
         ("GET", "/healthz"), ("GET", "/readyz"),
     }  # fmt: skip
     for (method, path), verb in routes:
-        assert (method == "GET") or verb is Verb.OPERATE, path
+        expected = Verb.APPEND if path == RECORDS_PATH else Verb.OPERATE
+        assert (method == "GET") or verb is expected, path
     # These show records, and a token that lets who knows it append.
     told = dict(routes)
     assert told["GET", "/v1/ledgers/{ledger_id}/entries/{entry_id}"] is Verb.READ

@@ -29,6 +29,7 @@ from duramen.client import (
     Uncertain,
     Unreachable,
 )
+from duramen.client.rest_client import RestClient
 from duramen.cluster.layout import pick_free_port
 from duramen.errors import DuramenError
 from tests.component.sdk_faces import open_client
@@ -289,6 +290,36 @@ def test_a_change_of_one_version_that_a_gateway_does_not_tell_of_is_uncertain(fa
         assert cluster.log().config == {"roll": {"size": "64MiB"}}
 
     play(scenario, face)
+
+
+@pytest.mark.parametrize(
+    ("call", "is_open"),
+    [
+        ("PATCH ?config_version=1", True), ("PATCH ?config_version=1&log_id=1", True),
+        ("PATCH ?log_id=1&config_version=1", True), ("PATCH ?log_id=1", False),
+        ("POST :fence?log_id=1", True), ("POST :roll?log_id=1", False),
+    ],
+)  # fmt: skip
+def test_what_a_gateway_does_not_tell_of_is_judged_by_the_call_and_not_by_its_spelling(
+    call: str, is_open: bool
+) -> None:
+    method, rest = call.split()
+    path = f"/v1/namespaces/ns/logs/log{rest}"
+
+    async def scenario() -> None:
+        async with running_cluster() as cluster:
+            cluster.change_faults.append(LostAnswer())
+            client = RestClient(cluster.url)
+            asking = (
+                client.post_json(path, {"token": "t"}) if method == "POST"
+                else client.change_json("PATCH", path, {})
+            )  # fmt: skip
+            with pytest.raises(DuramenError) as lost:
+                await asking
+            assert lost.value.uncertain is is_open
+            await client.close()
+
+    asyncio.run(scenario())
 
 
 def test_a_time_is_no_place_to_truncate_at() -> None:

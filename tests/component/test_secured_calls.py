@@ -9,6 +9,9 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import os
+import subprocess
+import sys
+import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -32,6 +35,7 @@ from duramen.runtime.identity.folder import read_folder
 from duramen.runtime.identity.names import Identity, Role, make_identity
 from duramen.runtime.security import process_security
 from duramen.runtime.security.permitted_roles import BOOKIE_PATHS
+from duramen.runtime.security.private_copies import PrivateCopies
 from duramen.runtime.security.process_security import ProcessSecurity
 from duramen.units import SECOND
 from tests.component.issuing_world import IssuingWorld, read_time
@@ -386,3 +390,24 @@ def test_private_copies_are_ours_alone_and_do_not_stay(tmp_path: Path) -> None:
         assert not folder.exists()
 
     run(scenario)
+
+
+def test_copies_of_a_process_that_was_killed_are_removed_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    made = "from duramen.runtime.security.private_copies import PrivateCopies as P; made = P(); "
+    command = [sys.executable, "-c", f"{made}print(made._folder, flush=True); input()"]
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **pipes) as killed, subprocess.Popen(command, **pipes) as living:
+        left, held = (Path(next(iter(one.stdout or ())).strip()) for one in (killed, living))
+        (left / "tls.key").write_text("a key")
+        (strange := tmp_path / "duramen-identity-strange").mkdir()
+        killed.kill()
+        killed.wait()
+        copies = PrivateCopies()
+        assert not left.exists()
+        assert held.exists() and strange.exists() and copies._folder.exists()
+        copies.close()
+        living.communicate("\n")

@@ -103,6 +103,14 @@ def test_a_file_is_read_anew_when_it_changed_and_once_after_a_refusal(tmp_path: 
             assert "duramen context" in raised.value.detail
             assert shown(proxy) == ["Bearer THIRD"], "the same text is not shown twice"
 
+            # As `command > file` leaves it until the command writes.
+            file.write_text("")
+            with pytest.raises(DuramenError, match="is not believed there"):
+                await client.get_json(PATH)
+            proxy.believed = {"THIRD"}
+            await client.get_json(PATH)
+            assert shown(proxy) == ["Bearer THIRD"] * 2
+            proxy.believed = {"another"}
             file.write_text("fourth")
             with pytest.raises(DuramenError):
                 await client.get_json(PATH)

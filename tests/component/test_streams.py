@@ -24,6 +24,7 @@ from duramen.runtime.reading.tail import Tail
 from duramen.texts import parse_position
 from duramen_readproxy.answers import Bounds
 from duramen_readproxy.following.encodings import SharedEncodings
+from duramen_readproxy.following.places import ReadingPlaces
 from duramen_readproxy.following.presence import Presence
 from duramen_readproxy.following.record_reader import RecordReader
 from duramen_readproxy.following.stream_forms import make_form
@@ -61,6 +62,7 @@ def open_stream(world: FeedWorld, tail: Tail, request: OpenRequest) -> AsyncGene
 
     at = (Epoch(1), EntryId(0))
     reader = RecordReader(world.feeds, world.fetcher, world.follower(), at, LIMITS)
+    reader.catch_up_in(ReadingPlaces())
     form = make_form(LOG, HEAD, wanted, SharedEncodings(), reader.find_hole)
     return stream_records(
         reader, form, wanted, find_tail, lambda: False, request=request,

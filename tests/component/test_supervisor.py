@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from duramen.cluster import cluster_file, supervisor
+from duramen.cluster import supervisor
 from duramen.cluster.layout import ClusterSize, ProcessPlan
 from duramen.cluster.process import service_command
 from duramen.cluster.supervisor import (
@@ -30,6 +30,7 @@ from duramen.cluster.supervisor import (
     ClusterOptions,
     Supervisor,
 )
+from duramen.runtime.embedded_zookeeper import MAIN_CLASS
 from tests.pauses import stay
 
 pytestmark = pytest.mark.process
@@ -78,6 +79,21 @@ make_command = functools.partial(fake_command, sys.argv[1])
 run.Supervisor = functools.partial(Supervisor, make_command=make_command)
 sys.exit(main.main(sys.argv[2:]))
 """
+
+KILLED_COMMAND = (
+    """
+import os, signal
+from duramen.cluster import supervisor
+write_state = supervisor.write_state
+def write_or_die(folder, state):
+    if any(member.pid is not None for member in state.members):
+        os.kill(os.getpid(), signal.SIGKILL)
+    write_state(folder, state)
+supervisor.write_state = write_or_die
+"""
+    + COMMAND
+)
+"""Killed between a process that has begun and the line about it."""
 
 
 def fake_command(script: str, plan: ProcessPlan, zookeeper: str, tls_dir: Path | None) -> list[str]:
@@ -150,8 +166,8 @@ def is_running(pid: int) -> bool:
     return stat.rpartition(")")[2].split()[0] != "Z"
 
 
-def start_process(*arguments: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, *arguments], stdin=subprocess.PIPE)
+def start_process(*arguments: str, cwd: Path | None = None) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, *arguments], stdin=subprocess.PIPE, cwd=cwd)
 
 
 def test_start_shows_everything_and_stop_leaves_nothing(tmp_path: Path) -> None:
@@ -307,42 +323,39 @@ def test_deaf_and_paused_processes_are_ended_too(
     run(check())
 
 
-def test_children_of_a_killed_supervisor_are_ended_first(tmp_path: Path) -> None:
-    async def check() -> None:
-        cluster = Cluster(tmp_path / "data")
-        await cluster.supervisor.start()
-        entry = cluster.entry("bookie-0")
-        await cluster.supervisor.stop()
-        (planned,) = [
-            child.plan for child in cluster.supervisor._children if child.plan.node_id == "bookie-0"
-        ]
-        script = str(tmp_path / "fake_service.py")
-        arguments = service_command(planned, "127.0.0.1:2181")[1:]
-        orphan = start_process("-S", script, *arguments)
-        stranger = start_process("-c", "input()")
-        try:
-            members = [
-                cluster_file.member_of(child.plan, pid)
-                for child, pid in zip(
-                    cluster.supervisor._children, (orphan.pid, stranger.pid), strict=False
-                )
-            ]
-            state = cluster_file.ClusterState("local", "127.0.0.1:2181", tuple(members))
-            cluster_file.write_state(tmp_path / "data", state)
-            after = Cluster(tmp_path / "data")
-            await after.supervisor.start()
-            assert [e.pid for e in after.events if e.kind == "leftover"] == [orphan.pid]
-            assert orphan.wait(10) == -signal.SIGTERM
-            assert stranger.poll() is None
-            assert after.entry("bookie-0")["data_url"] == entry["data_url"]
-            await after.supervisor.stop()
-        finally:
-            orphan.kill()
-            stranger.kill()
-            orphan.communicate()
-            stranger.communicate()
+def test_a_start_that_was_killed_before_it_wrote_a_pid_leaves_nobody(tmp_path: Path) -> None:
+    """Regression: two servers ran on one folder. No cluster.json says a word of this one."""
+    folder = tmp_path / "data"
+    command = start_command(tmp_path, "--security", "none", program=KILLED_COMMAND)
+    assert command.wait(TIMEOUT_S) == -signal.SIGKILL
+    command.communicate()
+    planned = json.loads((folder / "cluster.json").read_bytes())["processes"]
+    assert [one["pid"] for one in planned] == [None] * 6
+    (folder / "zookeeper-0").mkdir()
+    server = start_process("-c", "input()", MAIN_CLASS, cwd=folder / "zookeeper-0")
+    strangers = [start_process("-c", "input()"), start_process("-c", "input()", MAIN_CLASS)]
+    link = tmp_path / "link"
+    link.symlink_to(folder)
 
-    run(check())
+    async def check() -> None:
+        after = Cluster(link)
+        await after.supervisor.start()
+        found = {e.node_id: e.pid or 0 for e in after.events if e.kind == "leftover"}
+        assert found.pop("zookeeper-0") == server.pid
+        assert found and all(pid and not is_running(pid) for pid in found.values())
+        assert server.wait(10) == -signal.SIGTERM
+        assert [one.poll() for one in strangers] == [None, None]
+        former = {one["id"]: one["data_url"] for one in planned}
+        for one in after.document()["processes"]:
+            assert one["data_url"] == former[one["id"]], "ports are kept"
+        await after.supervisor.stop()
+
+    try:
+        run(check())
+    finally:
+        for one in (server, *strangers):
+            one.kill()
+            one.communicate()
 
 
 def test_a_folder_that_others_can_read_is_closed_to_them(tmp_path: Path) -> None:
@@ -357,12 +370,12 @@ def test_a_folder_that_others_can_read_is_closed_to_them(tmp_path: Path) -> None
     run(check())
 
 
-def start_command(folder: Path, *flags: str) -> subprocess.Popen[bytes]:
+def start_command(folder: Path, *flags: str, program: str = COMMAND) -> subprocess.Popen[bytes]:
     """`duramen run` of fake programs, with its data in `folder`/data."""
     arguments = ["run", "--json", "--data", "data", "--base-port", "0", "--zookeeper", "none:1"]
     root = Path(__file__).resolve().parents[2]
     return subprocess.Popen(
-        [sys.executable, "-c", COMMAND, write_fake(folder), *arguments, *flags],
+        [sys.executable, "-c", program, write_fake(folder), *arguments, *flags],
         cwd=folder,
         env=os.environ | {"PYTHONPATH": os.pathsep.join([str(root), *filter(None, sys.path)])},
         stdout=subprocess.PIPE,
@@ -385,6 +398,17 @@ def test_a_folder_that_ran_without_identities_does_so_again_and_says_so(tmp_path
         finally:
             command.kill()
             command.communicate()
+
+
+def test_anothers_zookeeper_is_not_turned(tmp_path: Path) -> None:
+    """Its nodes would stay anybody's: nothing is started, and nothing made."""
+    command = start_command(tmp_path, "--security", "migrate")
+    _, said = command.communicate(timeout=TIMEOUT_S)
+    assert command.returncode == 2
+    told = " ".join(said.decode().split())
+    assert "--security migrate is for a ZooKeeper that duramen run starts itself" in told
+    assert "with --zookeeper say --security on or none" in told
+    assert not (tmp_path / "data").exists()
 
 
 def test_a_new_folder_asks_who_calls(tmp_path: Path) -> None:

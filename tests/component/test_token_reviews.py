@@ -26,6 +26,7 @@ from tests.unit.web_token_forge import (
     CORP_SET,
     K8S_AUDIENCE,
     K8S_ISSUER,
+    LIFE_S,
     NOW_S,
     forge_account,
 )
@@ -76,7 +77,7 @@ def test_a_token_is_reviewed_and_believed_for_a_minute(tmp_path: Path) -> None:
         bearer = await web.judge(text, now_s)
         assert str(bearer.principal) == "serviceaccount:k8s/shop/cart"
         assert bearer.until_s == now_s + BELIEVED_S_MAX == now_s + 60
-        assert bearer.ends_s == NOW_S + 3_600 + 30, "what others are told"
+        assert bearer.ends_s == NOW_S + LIFE_S + 30, "what others are told"
         assert name_client(bearer).until_s == encode_bearer(bearer)["until_unix_s"] == bearer.ends_s
         await web.judge(text, now_s + 59)
         assert len(server.requests) == 1

@@ -268,6 +268,7 @@ def test_a_tls_port_that_says_nothing_costs_a_call_half_of_its_time_at_most(
             security.peers.learn_role(Role.BOOKIE)({"bookie-0": fields})
             # A connection is given up after 1 s, which is more than this call has.
             assert await client.call(f"{node.url}/b/read", b"x", half_us) == b"None"
+            assert find(security) == [], "it had too little time to know"
             await wait_for(lambda: security.open_ports.statistics()["silent"] == 1)
             for _ in range(20):
                 assert await client.call(f"{node.url}/b/read", b"x", half_us) == b"None"

@@ -18,16 +18,19 @@ import pytest
 
 from duramen.runtime.credentials.issuers import Issuer, read_issuers
 from duramen.runtime.credentials.key_holder import AGE_S_MAX, ASK_AGAIN_S, REFRESH_S
-from duramen.runtime.credentials.key_sets import SET_BYTES_MAX
+from duramen.runtime.credentials.key_sets import SET_BYTES_MAX, KeySet, read_key_set
 from duramen.runtime.credentials.key_sources import KeysUnreadableError, read_keys
-from duramen.runtime.credentials.principals import CredentialRefusedError
+from duramen.runtime.credentials.principals import CredentialRefusedError, NothingKnownError
 from duramen.runtime.credentials.web_bearers import WebBearers
 from tests.component.credential_world import CredentialWorld, play, write_issuers
 from tests.component.key_server import KeyServer, serving_keys
+from tests.pauses import let_pass
 from tests.unit.web_token_forge import (
     AUDIENCE,
     CORP_SET,
+    EC,
     ED,
+    LIFE_S,
     NOW_S,
     SIGNERS,
     STRANGER,
@@ -46,7 +49,7 @@ def test_a_good_token_of_each_algorithm_names_a_user(tmp_path: Path, algorithm: 
             bearer = await world.judge(forge(header, algorithm=algorithm))
             assert str(bearer.principal) == "user:corp/alice"
             assert (bearer.groups, bearer.scopes) == ((), ())
-            assert bearer.until_s == NOW_S + 3_600 + 30
+            assert bearer.until_s == NOW_S + LIFE_S + 30
 
     play(tmp_path, scenario)
 
@@ -102,10 +105,10 @@ def test_a_subject_that_looks_like_an_account_is_a_user_of_its_issuer(tmp_path: 
 def test_a_decision_is_kept_until_its_token_ends(tmp_path: Path) -> None:
     async def scenario(world: CredentialWorld) -> None:
         text = forge()
-        assert await world.judge(text) == await world.judge(text, NOW_S + 3_629)
+        assert await world.judge(text) == await world.judge(text, NOW_S + LIFE_S + 29)
         assert world.web.statistics()["verified"] == 1, "the second one is a look"
         with pytest.raises(CredentialRefusedError, match="expired"):
-            await world.judge(text, NOW_S + 3_630)
+            await world.judge(text, NOW_S + LIFE_S + 30)
         assert world.web.statistics()["web_tokens"] == 0
 
     play(tmp_path, scenario)
@@ -156,6 +159,84 @@ def test_a_key_that_left_its_file_takes_what_was_believed_by_it_along(
         read = world.web.statistics()["keys_unread"]
         await wait_for(lambda: world.web.statistics()["keys_unread"] > read, rest_s=0.01)
         assert not await refused(world, new), "a broken file takes nothing away"
+
+    play(tmp_path, scenario)
+
+
+def test_a_new_key_in_a_file_is_found_by_its_first_token(tmp_path: Path) -> None:
+    """Without waiting for a look: who signs by it at once throws a refused token away."""
+
+    async def scenario(world: CredentialWorld) -> None:
+        old, new = forge(), forge({"kid": "ec-9"}, key=STRANGER)
+        await world.judge(old)
+        for keys in ((to_jwk(EC, "ec-1"), to_jwk(STRANGER, "ec-9")), (to_jwk(STRANGER, "ec-9"),)):
+            with pytest.raises(CredentialRefusedError, match="no key"):
+                await world.judge(forge({"kid": f"none-of-{len(keys)}"}))
+            before = world.web.change_count
+            (world.folder / "corp.jwks").write_bytes(to_set(*keys))
+            assert str((await world.judge(new)).principal) == "user:corp/alice"
+            if len(keys) == 2:
+                await world.judge(old)
+                assert world.web.change_count > before
+                new = forge({"kid": "ec-9"}, {"sub": "alice", "iat": NOW_S - 1}, key=STRANGER)
+
+    play(tmp_path, scenario)
+
+
+def test_a_look_at_the_file_before_does_not_refuse_a_new_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others' tokens may keep a look under way all the time."""
+    monkeypatch.setattr("duramen.runtime.credentials.key_holder.FILE_LOOK_S", 3_600)
+    has_read, may_go, looks = asyncio.Event(), asyncio.Event(), list[bytes]()
+
+    async def read_slowly(issuer: Issuer) -> bytes:
+        looks.append(await read_keys(issuer))
+        has_read.set()
+        await may_go.wait()
+        return looks[-1]
+
+    async def scenario(world: CredentialWorld) -> None:
+        monkeypatch.setattr("duramen.runtime.credentials.key_holder.read_keys", read_slowly)
+        strange = asyncio.create_task(world.judge(forge({"kid": "none"})))
+        await has_read.wait()
+        (world.folder / "corp.jwks").write_bytes(to_set(to_jwk(STRANGER, "ec-9")))
+        new = forge({"kid": "ec-9"}, key=STRANGER)
+        asking = [asyncio.create_task(world.judge(new)) for _ in range(20)]
+        await let_pass(0.05, what="others ask while that look is under way")
+        may_go.set()
+        assert {str((await one).principal) for one in asking} == {"user:corp/alice"}
+        with pytest.raises(CredentialRefusedError, match="no key"):
+            await strange
+        assert len(looks) == 2, "all that wait have the second look together"
+
+    play(tmp_path, scenario)
+
+
+def test_a_set_that_is_refused_is_judged_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each token of a stranger has the file looked at, and 256 KiB take milliseconds."""
+    judged = list[bytes]()
+
+    def judge(content: bytes) -> KeySet:
+        judged.append(content)
+        return read_key_set(content)
+
+    monkeypatch.setattr("duramen.runtime.credentials.key_holder.read_key_set", judge)
+    twice, new = to_set(to_jwk(EC, "k"), to_jwk(STRANGER, "k")), to_set(to_jwk(STRANGER, "ec-9"))
+
+    async def scenario(world: CredentialWorld) -> None:
+        file = world.folder / "corp.jwks"
+        file.write_bytes(twice)
+        for number in range(5):
+            with pytest.raises(CredentialRefusedError, match="no key"):
+                await world.judge(forge({"kid": f"none-{number}"}))
+        assert str((await world.judge(forge())).principal) == "user:corp/alice", "the former set"
+        assert world.web.statistics()["keys_unread"] >= 5, "each was a look"
+        assert judged.count(twice) == 1
+        file.write_bytes(new)
+        assert await world.judge(forge({"kid": "ec-9"}, key=STRANGER))
 
     play(tmp_path, scenario)
 
@@ -289,7 +370,7 @@ def test_keys_count_for_a_day_while_their_server_is_away(tmp_path: Path) -> None
 
         began_s = int(time.time())
         assert await ask(began_s + AGE_S_MAX - 60) == "user:corp/alice"
-        with pytest.raises(CredentialRefusedError, match="no key"):
+        with pytest.raises(NothingKnownError, match="HTTP 503"):
             await ask(began_s + AGE_S_MAX + 60)
         assert web.statistics()["keys_unread"] == 1
 
@@ -306,6 +387,8 @@ def test_a_server_that_is_away_at_the_start_is_asked_again(
         async with serving_keys(tmp_path) as server:
             web = WebBearers([make_issuer(tmp_path, server)])
             await web.start()
+            with pytest.raises(NothingKnownError, match="HTTP 404"):
+                await web.judge(named(server), NOW_S)
             put_discovery(server)
             server.put("/keys", CORP_SET)
             await wait_for(lambda: web.statistics()["keys"] == 3, rest_s=0.01)

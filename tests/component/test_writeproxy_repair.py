@@ -55,6 +55,21 @@ DISRUPTION = {
     "reasons": [{"code": "named", "detail": "drain it first", "count": 2}],
     "logs_at_risk": ["a/l"], "logs_at_risk_count": 1, "read_unix_ms": 5, "metadata_age_ms": 3,
 }  # fmt: skip
+GRANT = {
+    "token": "b1", "target": "bookie/b1", "kind": "restart", "holder": "op", "life_ms": 60_000,
+    "over_in_ms": 65_000, "granted_unix_ms": 5, "accepts": ["quorum"],
+}  # fmt: skip
+QUESTION = {"token": "b1", "target": "bookie/b1", "kind": "restart", "holder": "op"}
+TAKEN = {
+    "target": "bookie/b1", "kind": "restart", "allowed": True, "reasons": [], "logs_at_risk": [],
+    "logs_at_risk_count": 0, "read_unix_ms": 5, "metadata_age_ms": 3, "grant": GRANT,
+}  # fmt: skip
+STANDING = {
+    "bookies": [
+        {"bookie": "b1", "incarnation": "aa", "there": True, "reasons": [], "lacks_count": 2}
+    ],
+    "read_unix_ms": 5, "metadata_age_ms": 3,
+}  # fmt: skip
 DUTY = {"bookie": "b1", "incarnation": "aa", "duty": "draining"}
 LOSS = {"bookie": "b1", "incarnation": "aa", "accepted_unix_ms": 5}
 REBALANCE: dict[str, Any] = {
@@ -72,6 +87,17 @@ CALLS: list[tuple[str, str, Any, dict[str, Any], dict[str, Any]]] = [
     ("GET", "repair/bookies", None, {"op": "repair_bookies"}, BOOKIES),
     ("GET", "bookies/b1/disruption?kind=remove", None,
      {"op": "disruption", "bookie": "b1", "kind": "remove"}, DISRUPTION),
+    ("GET", "disruptions", None, {"op": "disruptions"}, {"grants": [GRANT]}),
+    ("GET", "disruptions/standing", None, {"op": "standing"}, STANDING),
+    ("POST", "disruptions", QUESTION, {"op": "take_disruption", **QUESTION}, TAKEN),
+    ("POST", "disruptions", QUESTION, {"op": "take_disruption", **QUESTION},
+     {**TAKEN, "allowed": False, "grant": None}),
+    ("POST", "disruptions/b1/renew", None,
+     {"op": "renew_disruption", "token": "b1"}, {"grant": GRANT}),
+    ("POST", "disruptions/b1/renew", None,
+     {"op": "renew_disruption", "token": "b1"}, {"grant": None}),
+    ("DELETE", "disruptions/b1", None,
+     {"op": "end_disruption", "token": "b1"}, {"token": "b1", "ended": True}),
     ("POST", "bookies/b1/drain", None, {"op": "drain", "bookie": "b1"}, DUTY),
     ("POST", "bookies/b1/cancel-drain", None, {"op": "cancel_drain", "bookie": "b1"}, DUTY),
     ("POST", "bookies/b1/accept-loss", {"incarnation": "aa"},
@@ -144,7 +170,9 @@ def test_the_schema_is_that_of_the_model() -> None:
         world.proxy.add_admin_routes(app)
         document = app.openapi()
         for method, path, _, _, answer in CALLS:
-            place = f"/v1/cluster/{path.partition('?')[0]}".replace("/b1", "/{bookie}")
+            place = f"/v1/cluster/{path.partition('?')[0]}"
+            variable = "token" if path.startswith("disruptions") else "bookie"
+            place = place.replace("/b1", f"/{{{variable}}}")
             described = document["paths"][place][method.lower()]["responses"]["200"]
             schema = described["content"]["application/json"]["schema"]
             names = [one["$ref"].rpartition("/")[2] for one in schema.get("anyOf", [schema])]

@@ -3,7 +3,8 @@
 Before the first fault of an area the test files that its faults name run without a fault. One that
 does not pass then says nothing about any fault: what relies on it is not judged. That run also
 tells which tests come to a fault's line, and how long all take: a fault is shown to the former
-alone, and one with which they take many times as long as all has been noticed, too.
+first, and one with which they take many times as long as all has been noticed, too. One that they
+miss is shown to its whole files: what a line made may be kept for a test that looks more closely.
 Called by `__main__` and by the test of the runner.
 """
 
@@ -128,8 +129,11 @@ class Player:
             return Verdict(fault, Fate.NOT_JUDGED, reason)
         clean_s = sum(clean.times_s[test] for test in fault.tests)
         limit_s = max(self._hang_min_s, HANG_RATIO * clean_s)
+        chosen = clean.choose(fault)
         with tree.broken(fault):
-            run = tree.run(clean.choose(fault), limit_s=limit_s)
+            run = tree.run(chosen, limit_s=limit_s)
+            if run.has_passed and chosen != list(fault.tests):
+                run = tree.run(fault.tests, limit_s=limit_s)
         if run.has_passed:
             return Verdict(fault, Fate.SURVIVED, "", run.elapsed_s)
         if not run.has_noticed:

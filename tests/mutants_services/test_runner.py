@@ -47,6 +47,21 @@ def test_sum():
 def test_wait():
     assert wait(True)
 """,
+    "tests/test_kept.py": """\
+from functools import cache
+
+from tally import add
+
+kept = cache(add)
+
+
+def test_first():
+    assert kept(2, 3) > 4
+
+
+def test_second():
+    assert kept(2, 3) == 5
+""",
     "tests/test_broken.py": "def test_nothing():\n    assert False\n",
 }
 
@@ -111,6 +126,13 @@ def test_verdicts_follow_the_tests(checkout: Path) -> None:
     assert verdicts[0].by == "tests/test_add.py::test_sum"
     assert told == verdicts
     assert (checkout / "lib/tally.py").read_text(encoding="utf-8") == TALLY
+
+
+def test_a_fault_that_those_who_came_to_its_line_miss_is_shown_to_all(checkout: Path) -> None:
+    # What is kept is made by the first test that asks; another one looks at it more closely.
+    fault = make("kept", "one + other", "one * other", "tests/test_kept.py")
+    (verdict,) = Player(checkout).play([fault])
+    assert (verdict.fate, verdict.by) == (Fate.CAUGHT, "tests/test_kept.py::test_second")
 
 
 def test_a_test_that_fails_by_itself_judges_nothing(checkout: Path) -> None:

@@ -9,21 +9,28 @@ Source: docs/security.md, docs/protocol/credentials.md "API tokens".
 
 from __future__ import annotations
 
-import base64
 import re
 import secrets
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import httpx
 import pytest
 
-from duramen.client.credentials.local_cluster import CURL_FILE, TOKEN_FILE
+from duramen.client.credentials.local_cluster import TOKEN_FILE
 from duramen.runtime.credentials.access_tokens.token_text import make_token
 from tests.process.cluster import LocalCluster, create_log, run
+from tests.process.secret_places import (
+    OF_SECRETS,
+    Asked,
+    ask_admin_ports,
+    read_files,
+    read_processes,
+    search,
+    spell,
+)
 from tests.process.times import HANG_S
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper, pytest.mark.timeout(2 * HANG_S)]
@@ -31,9 +38,6 @@ pytestmark = [pytest.mark.process, pytest.mark.zookeeper, pytest.mark.timeout(2 
 LOG: Final = "default/planted"
 RECORDS: Final = "/v1/namespaces/default/logs/planted/records"
 TOKENS: Final = "/v1/access-tokens"
-OF_SECRETS: Final = frozenset({TOKEN_FILE, CURL_FILE, "tls.key", "ca.key", "server.pem"})
-"""Files that are made for them, for their owner alone."""
-
 _KEY_LINE: Final = re.compile(r"^[A-Za-z0-9+/=]{40,}$", re.MULTILINE)
 
 
@@ -46,33 +50,6 @@ class Planted(NamedTuple):
     @property
     def all(self) -> dict[str, bytes]:
         return self.credentials | self.contents
-
-
-class Asked(NamedTuple):
-    """Place → what was answered there."""
-
-    answers: dict[str, bytes]
-
-    def note(self, place: str, answer: httpx.Response) -> httpx.Response:
-        told = b"".join(name + b": " + value + b"\n" for name, value in answer.headers.raw)
-        self.answers[place] = told + answer.content
-        return answer
-
-
-def search(places: Mapping[str, bytes], planted: Mapping[str, bytes]) -> list[str]:
-    """Where which of it stands, as it is or in another spelling."""
-    return sorted(
-        f"{name} in {place}"
-        for place, content in places.items()
-        for name, secret in planted.items()
-        if any(form in content for form in spell(secret))
-    )
-
-
-def spell(secret: bytes) -> Iterator[bytes]:
-    yield secret
-    yield secret.hex().encode()
-    yield base64.b64encode(secret).rstrip(b"=")
 
 
 def command(cluster: LocalCluster, *words: str, stdin: bytes = b"") -> bytes:
@@ -114,37 +91,6 @@ def plant(cluster: LocalCluster, asked: Asked) -> Planted:
     tokens = {f"token {name}": text.rpartition("_")[2].encode() for name, text in texts.items()}
     assert len(set(keys.values())) > len(state["processes"]) and len(tokens) == 4
     return Planted(tokens | keys, contents)
-
-
-def ask_admin_ports(cluster: LocalCluster, asked: Asked) -> None:
-    """Every route of every admin port that changes nothing."""
-    with httpx.Client(verify=cluster.trust_admin_ports(), timeout=HANG_S) as http:
-        for process in cluster.state()["processes"]:
-            if (url := process["admin_url"]) is None:
-                continue
-            document = http.get(f"{url}/openapi.json").raise_for_status().json()
-            paths = [path for path, calls in document["paths"].items() if "get" in calls]
-            for path in {*paths, "/metrics", "/healthz", "/readyz"}:
-                place = f"{process['id']}{path}"
-                asked.note(place, http.get(url + re.sub(r"{\w+}", "1", path)))
-
-
-def read_processes(cluster: LocalCluster) -> dict[str, bytes]:
-    """Command lines and environments of all that belongs to the cluster."""
-    found = {}
-    for pid in (*cluster.list_pids(), cluster.supervisor_pid):
-        for name in ("cmdline", "environ"):
-            found[f"{name} of {pid}"] = Path(f"/proc/{pid}/{name}").read_bytes()
-    return found
-
-
-def read_files(folder: Path) -> dict[str, bytes]:
-    """What is in a folder, but for the files that are made for secrets."""
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file() and path.name not in OF_SECRETS
-    }
 
 
 def test_nothing_secret_stands_where_people_look(shared_cluster: LocalCluster) -> None:

@@ -94,6 +94,24 @@ async def wait_quiet(cluster: LocalCluster) -> None:
     )
 
 
+def check_grants(cluster: LocalCluster, first: str, second: str) -> None:
+    """Of two bookies one may be restarted, and then the other."""
+    ask = ("--kind", "restart", "--take", "--json")
+    taken = command(cluster, "disruption", first, *ask)
+    assert taken.returncode == 0, taken.stdout + taken.stderr
+    denied = command(cluster, "disruption", second, *ask)
+    assert denied.returncode == 1
+    assert [one["code"] for one in json.loads(denied.stdout)["reasons"]] == ["granted"]
+    token = json.loads(taken.stdout)["grant"]["token"]
+    listed = command(cluster, "disruptions", "--json")
+    assert [one["token"] for one in json.loads(listed.stdout)["grants"]] == [token]
+    assert command(cluster, "disruptions", "--end", token).returncode == 0
+    granted = command(cluster, "disruption", second, *ask)
+    assert granted.returncode == 0, granted.stdout
+    ended = command(cluster, "disruptions", "--end", json.loads(granted.stdout)["grant"]["token"])
+    assert ended.returncode == 0
+
+
 def test_a_lost_bookie_is_replaced_and_another_is_emptied(tmp_path: Path) -> None:
     with (
         running_plain_cluster(tmp_path / "c", *FLAGS) as cluster,
@@ -111,6 +129,7 @@ def test_a_lost_bookie_is_replaced_and_another_is_emptied(tmp_path: Path) -> Non
             await wait_quiet(cluster)
             before = await ask(cluster, "repair/bookies")
             assert sum(one["copies"] for one in before["bookies"]) >= 8 * 3
+            check_grants(cluster, lost, emptied)
             cluster.kill(lost)
             killed_s = time.monotonic()
             await ask_for(cluster, "repair/bookies", lambda a: copies_of(a, lost) == 0)

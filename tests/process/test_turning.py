@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +16,10 @@ import pytest
 
 from duramen.cli.main import main
 from duramen.client import Client
-from tests.pauses import let_pass
 from tests.process.cluster import run
 from tests.process.times import HANG_S
 from tests.process.turning_cluster import NAME, NODES, Ports, Security, TurningCluster
+from tests.process.turning_load import Load
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
 
@@ -32,33 +31,6 @@ def cluster(tmp_path: Path) -> Iterator[TurningCluster]:
         yield made
     finally:
         made.stop()
-
-
-class Load:
-    """What was acknowledged; whatever fails ends the test."""
-
-    def __init__(self) -> None:
-        self.acked: list[bytes] = []
-
-    @asynccontextmanager
-    async def by(self, client: Client) -> AsyncIterator[None]:
-        """Append by one client, as long as the block lasts, and on until its last append."""
-        stop = asyncio.Event()
-        appending = asyncio.create_task(self._append(client, stop))
-        try:
-            yield
-        finally:
-            stop.set()
-            await appending
-            await client.close()
-
-    async def _append(self, client: Client, stop: asyncio.Event) -> None:
-        async with client["default"]["log"].producer() as producer:
-            while not stop.is_set():
-                body = b"%d" % len(self.acked)
-                await (await producer.send(body))
-                self.acked.append(body)
-                await let_pass(0.01, what="the pace of appends")
 
 
 class Turns:

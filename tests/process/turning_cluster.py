@@ -2,14 +2,16 @@
 
 Its ZooKeeper has a plain port, a TLS port, or both, by the lines that the page gives a person.
 
-Used by `test_turning`. Source: docs/protocol/turning-on.md "The order".
+Used by `test_turning` and `test_mixed_versions`. Source: docs/protocol/turning-on.md "The order".
 """
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Final, Literal
@@ -41,6 +43,7 @@ MORE: Final = "readproxy-1"
 """It is never let start."""
 ROLES: Final = {**NODES, MORE: "readproxy"}
 _STRICT: Final = "enforce.auth.enabled=true\nenforce.auth.schemes=x509\n"
+_NOTHING: Final[Mapping[str, str]] = {}
 _KINDS: Final = ("data", "admin", "tls-data", "tls-admin")
 
 
@@ -113,10 +116,15 @@ class TurningCluster:
             command += ["--data-dir", str(self._folder / node), "--rack", node]
         return command
 
+    def environment(self, _security: Security) -> dict[str, str]:
+        """What a process of this step has beside what a test has itself."""
+        return {}
+
     def turn(self, node: str, security: Security) -> None:
         """Start a process with this security, in place of the one that runs."""
         self._end(node)
-        self._spawn(node, self.command(node, security), self._folder)
+        environment = self.environment(security)
+        self._spawn(node, self.command(node, security), self._folder, environment)
         self.security[node] = security
         wait_in_thread(partial(self._is_ready, node), HANG_S, f"{node} to be ready")
 
@@ -140,16 +148,19 @@ class TurningCluster:
         is_tls = self.security[node] == "on"
         url = f"{'https' if is_tls else 'http'}://127.0.0.1:{self.ports[node]['admin']}/readyz"
         try:
-            trusted = make_client_context(self.ca.read_text()) if is_tls else True
+            trusted = make_client_context(self.ca.read_text()) if is_tls else False
             return httpx.get(url, timeout=5, verify=trusted).status_code == 200
         except httpx.HTTPError:
             return False
 
-    def _spawn(self, node: str, command: list[str], folder: Path) -> None:
+    def _spawn(
+        self, node: str, command: list[str], folder: Path, more: Mapping[str, str] = _NOTHING
+    ) -> None:
         with (self._folder / f"{node}.log").open("ab") as log:
             self._processes[node] = subprocess.Popen(
-                command, cwd=folder, stdout=log, stderr=log, start_new_session=True
-            )
+                command, cwd=folder, stdout=log, stderr=log, start_new_session=True,
+                env=os.environ | more,
+            )  # fmt: skip
 
     def _end(self, node: str) -> None:
         process = self._processes.pop(node, None)

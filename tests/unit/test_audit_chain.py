@@ -131,6 +131,32 @@ def test_what_is_cut_off_an_open_chain_is_found_once_its_node_starts_again() -> 
     assert check_lines([node.begin(3)])[1][0].flaw is ChainFlaw.MISSING
 
 
+def test_what_a_node_says_of_anothers_chain_is_told_of_its_own() -> None:
+    """A stolen key may write any `former`; an id that was changed names a record that is there."""
+    honest, thief = Node("writeproxy/wp-0"), Node("bookie/b-1")
+    log = [honest.begin(1), honest.write(CALL, who=None)]
+    living = honest.chain.name
+    made_up = (
+        ChainHead(living, 1_000_000, "1" * 64),
+        ChainHead(living, 1, "1" * 64),
+        ChainHead("writeproxy/wp-9/1-0000", 1_000_000, "1" * 64),
+    )
+    for number, head in enumerate(made_up):
+        thief.head = head
+        log.append(thief.begin(number))
+        found = check_lines(log)[1][number:]
+        assert [(one.chain, one.flaw) for one in found] == [(thief.chain.name, ChainFlaw.MISSING)]
+        assert f"{head.n} of {head.chain}" in found[0].detail
+    renamed = Node("writeproxy/wp-1")
+    renamed.head = honest.head
+    log += [renamed.begin(9), honest.write(CALL, who=None)]
+    renamed.head = ChainHead(living, 1, read_record(log[1]).checked.digest)
+    log.append(renamed.begin(10))
+    check, found = check_lines(log)
+    assert len(found) == len(made_up), "neither is what it really wrote behind its end"
+    assert living in {head.chain for head in check.list_open()}, "nobody else ends it"
+
+
 def test_doubles_are_counted_and_no_fault_unless_they_differ() -> None:
     node = Node("writeproxy/wp-0")
     log = [node.begin(1), *(node.write(CALL, who=None) for _ in range(3))]

@@ -41,6 +41,8 @@ ARGUMENTS = {
     "accept-loss": ["b", "--incarnation", "0" * 32],
     "append": ["a/b", "/dev/null", "--create", "--timeout", "0"],
     "apply": ["-f", "-"],
+    "audit show": ["--timeout", "0"],
+    "audit verify": ["--timeout", "0"],
     "bookies locate": ["b", "--rack", "r"],
     "completion": ["bash"],
     "disruption": ["b", "--kind", "restart"],

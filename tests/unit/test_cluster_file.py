@@ -14,11 +14,19 @@ from typing import get_args
 import pytest
 
 from duramen.cluster import cluster_file, layout
-from duramen.cluster.cluster_file import ClusterFileError, ClusterProcess, ClusterState, Security
-from duramen.cluster.layout import ClusterSize, LayoutError, ListenPorts, ProcessPlan, plan_cluster
-from duramen.cluster.leftovers import ProcessFacts, is_left_over
+from duramen.cluster.cluster_file import ClusterFileError, ClusterState
+from duramen.cluster.layout import (
+    ClusterSize,
+    LayoutError,
+    ListenPorts,
+    ProcessPlan,
+    Security,
+    plan_cluster,
+)
+from duramen.cluster.leftovers import FileKey, ProcessFacts, name_leftover
 from duramen.cluster.process import RestartPauses, read_tail, service_command
 from duramen.runtime.embedded_zookeeper import MAIN_CLASS
+from duramen.runtime.service import parse_options
 
 FOLDER = Path("/data")
 GOLDEN = """\
@@ -101,6 +109,21 @@ def plan(folder: Path = FOLDER, *, bookies: int = 1, base_port: int = 7100) -> l
     )
 
 
+def plan_turning(*, remembered: dict[str, ListenPorts]) -> list[ProcessPlan]:
+    """With a base that somebody asked for: ports with TLS are beside its numbers."""
+    picked = iter(range(9000, 9100))
+    return plan_cluster(
+        FOLDER,
+        ClusterSize(bookies=2),
+        base_port=7100,
+        has_zookeeper=True,
+        remembered=remembered,
+        security="migrate",
+        is_free=lambda _: True,
+        pick=lambda: next(picked),
+    )
+
+
 def state_in(folder: Path) -> ClusterState:
     pids = {"zookeeper": 100, "bookie": 101, "writeproxy": 102, "readproxy": 103}
     members = [cluster_file.member_of(p, pids.get(p.role)) for p in plan(folder)]
@@ -130,6 +153,46 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     assert cluster_file.read_state(tmp_path) == state
     assert state.ports()["bookie-0"] == ListenPorts(7101, 7102)
     assert state.ports()["zookeeper-0"] == ListenPorts(7181, None)
+
+
+def test_while_security_is_turned_on_both_kinds_of_ports_are_told(tmp_path: Path) -> None:
+    plans = plan_turning(remembered={})
+    members = tuple(cluster_file.member_of(one, None) for one in plans)
+    state = ClusterState("local", "127.0.0.1:9000", members, security="migrate")
+    cluster_file.write_state(tmp_path, state)
+    assert cluster_file.read_state(tmp_path) == state
+    document = cluster_file.read_document(tmp_path)
+    # Whoever has the folder has an identity: by the plain port it would be nobody.
+    assert document["admin_url"] == "https://127.0.0.1:9007"
+    assert document["write_url"] == "http://127.0.0.1:7301", "public ports are plain on loopback"
+    listed = {
+        one["id"]: [one.get(name) for name in ("data_url", "tls_data_url", "tls_admin_url")]
+        for one in document["processes"]
+    }
+    at = "127.0.0.1"
+    assert listed["zookeeper-0"] == [f"tcp://{at}:7181", f"tcp://{at}:9000", None]
+    assert listed["bookie-0"] == [f"http://{at}:7101", f"https://{at}:9001", f"https://{at}:9002"]
+    assert listed["writeproxy-0"] == [f"http://{at}:7301", None, f"https://{at}:9007"]
+    again = plan_turning(remembered=state.ports())
+    assert [one.ports for one in again] == [one.ports for one in plans], "kept from run to run"
+
+
+def test_a_port_with_tls_takes_nobodys_number() -> None:
+    stray = {"zookeeper-0": ListenPorts(7181, None, 7102), "bookie-0": ListenPorts(1, 2, 7101, 8)}
+    ports = {one.node_id: one.ports for one in plan_turning(remembered=stray)}
+    assert ports["bookie-0"] == (7101, 7102, 9001, 8)
+    assert ports["zookeeper-0"] == (7181, None, 9000, None)
+
+
+def test_a_service_understands_what_it_is_told_while_security_is_turned_on() -> None:
+    for one in plan_turning(remembered={})[1:]:
+        command = service_command(one, "127.0.0.1:9000", Path("/tls"))
+        options = parse_options(one.role, command[3:])
+        assert options.security == "migrate"
+        assert options.admin_url() == one.admin_url
+        said = {"tls_data_url": one.tls_data_url, "tls_admin_url": one.tls_admin_url}
+        assert options.tls_urls() == {name: url for name, url in said.items() if url is not None}
+        assert options.data_dir is not None, "who asks who calls keeps audit records"
 
 
 def test_a_file_of_an_older_version_names_no_cold_store(tmp_path: Path) -> None:
@@ -206,7 +269,7 @@ def test_a_damaged_file_is_refused(tmp_path: Path, text: str) -> None:
 
 def test_documented_ports_and_a_rack_for_each_bookie() -> None:
     plans = {p.node_id: p for p in plan(bookies=3)}
-    ports = {node_id: tuple(p.ports) for node_id, p in plans.items()}
+    ports = {node_id: p.ports[:2] for node_id, p in plans.items()}
     assert ports == {
         "zookeeper-0": (7181, None),
         "bookie-0": (7101, 7102),
@@ -250,7 +313,7 @@ def test_a_taken_port_is_replaced_and_a_remembered_one_is_kept() -> None:
         is_free=lambda port: port not in (7105, 8002),
         pick=lambda: next(picked),
     )
-    ports = {p.node_id: tuple(p.ports) for p in plans}
+    ports = {p.node_id: p.ports[:2] for p in plans}
     assert ports["bookie-0"] == (8000, 8001)  # as last time
     assert ports["bookie-1"] == (7103, 7104)  # last time's are taken, by others and by bookie-0
     assert ports["bookie-2"] == (9000, 7106)
@@ -275,7 +338,7 @@ def test_a_base_that_was_asked_for_is_had_whole_or_refused(taken: int) -> None:
             pick=lambda: pytest.fail("a port was picked"),
         )
 
-    ports = {p.node_id: p.ports for p in lay_out(is_free=lambda _: True)}
+    ports = {p.node_id: p.ports[:2] for p in lay_out(is_free=lambda _: True)}
     assert ports["writeproxy-0"] == (7301, 7302) and ports["bookie-0"] == (7101, 7102)
     with pytest.raises(LayoutError, match=rf"port {taken}, .* is taken: .* --base-port \(0: any"):
         lay_out(is_free=lambda port: port != taken)
@@ -342,36 +405,39 @@ def test_the_tail_of_a_log_is_bounded(tmp_path: Path) -> None:
     assert read_tail(path, line_count=2) == "line 99998\nline 99999"
 
 
-def facts_of(
-    planned: ProcessPlan,
-    *,
-    arguments: tuple[str, ...] | None = None,
-    working_dir: str = "/anywhere",
-    started_unix_s: float = 1000.0,
-) -> ProcessFacts:
+def facts_of(planned: ProcessPlan, **places: Path) -> ProcessFacts:
+    """Of a service whose places are these files."""
     command = tuple(service_command(planned, "127.0.0.1:2181"))
-    return ProcessFacts(arguments or command, working_dir, started_unix_s)
+    keys = {name: FileKey(path.stat().st_dev, path.stat().st_ino) for name, path in places.items()}
+    return ProcessFacts(command, keys.get("working"), keys.get("output"), keys.get("data"))
 
 
-def is_ours(member: ClusterProcess, facts: ProcessFacts) -> bool:
-    return is_left_over(member, facts, cluster="local", written_unix_s=1001.0)
+def test_a_service_is_a_leftover_by_its_data_or_by_its_log(tmp_path: Path) -> None:
+    bookie, other = [p for p in plan(tmp_path, bookies=2) if p.role == "bookie"]
+    sequencer = next(p for p in plan(tmp_path) if p.role == "sequencer")
+    for name in ("bookie-0", "bookie-1", "logs", "elsewhere"):
+        (tmp_path / name).mkdir()
+    log, old_log = sequencer.log_file, sequencer.log_file.with_suffix(".log.1")
+    for path in (log, old_log, bookie.log_file):
+        path.touch()
+    assert name_leftover(facts_of(bookie, data=tmp_path / "bookie-0"), tmp_path) == "bookie-0"
+    assert name_leftover(facts_of(sequencer, output=log), tmp_path) == "sequencer-0"
+    assert name_leftover(facts_of(sequencer, output=old_log), tmp_path) == "sequencer-0"
+    assert name_leftover(facts_of(sequencer, output=bookie.log_file), tmp_path) is None
+    assert name_leftover(facts_of(sequencer), tmp_path) is None
+    assert name_leftover(facts_of(other, data=tmp_path / "bookie-0"), tmp_path) is None
+    assert name_leftover(facts_of(bookie, data=tmp_path / "elsewhere"), tmp_path) is None
+    reader = facts_of(bookie, output=bookie.log_file)._replace(arguments=("tail", "bookie-0"))
+    assert name_leftover(reader, tmp_path) is None
 
 
-def test_only_the_recorded_process_is_a_leftover() -> None:
-    bookie, other = [p for p in plan(bookies=2) if p.role == "bookie"]
-    member = cluster_file.member_of(bookie, 4711)
-    assert is_ours(member, facts_of(bookie))
-    assert not is_ours(member, facts_of(other))
-    assert not is_ours(member, facts_of(bookie, started_unix_s=1010.0))  # the pid is another's now
-    assert not is_ours(member, facts_of(bookie, arguments=("vim", "bookie-0", "duramen_bookie")))
-    elsewhere = plan(Path("/else"))[1]
-    assert not is_ours(member, facts_of(elsewhere))
-
-
-def test_a_zookeeper_is_a_leftover_only_in_its_own_folder() -> None:
-    planned = plan()[0]
-    member = cluster_file.member_of(planned, 4711)
+def test_a_zookeeper_is_a_leftover_only_in_its_own_folder(tmp_path: Path) -> None:
+    planned = plan(tmp_path)[0]
+    for name in ("zookeeper-0", "elsewhere"):
+        (tmp_path / name).mkdir()
     arguments = ("java", MAIN_CLASS, "./zoo.cfg")
-    here = str(planned.data_dir)
-    assert is_ours(member, facts_of(planned, arguments=arguments, working_dir=here))
-    assert not is_ours(member, facts_of(planned, arguments=arguments))
+    here = facts_of(planned, working=tmp_path / "zookeeper-0")
+    there = facts_of(planned, working=tmp_path / "elsewhere")
+    assert name_leftover(here._replace(arguments=arguments), tmp_path) == "zookeeper-0"
+    assert name_leftover(there._replace(arguments=arguments), tmp_path) is None
+    assert name_leftover(here._replace(arguments=("ls",)), tmp_path) is None

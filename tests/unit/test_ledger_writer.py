@@ -13,6 +13,7 @@ from duramen.core.placement import Candidate, PlacementRule
 from duramen.core.quorum import Quorum
 from duramen.core.segment import Fragment, Segment
 from duramen.core.sequencer import effects as fx
+from duramen.core.sequencer import ledger_writer
 from duramen.core.sequencer.effects import CommitOutcome
 from duramen.core.sequencer.ledger_writer import WriterState
 from duramen.core.status import BookieStatus
@@ -301,6 +302,47 @@ def test_a_suspended_member_resumes_and_gets_what_it_missed() -> None:
     driver.ok(0, "b2")
     assert driver.sent() == [("b2", 1), ("b2", 2)]
     assert driver.writer.suspended == [] and 0 not in driver.writer.owed
+
+
+def test_who_is_behind_takes_no_entries_or_misses_one_that_was_acknowledged() -> None:
+    driver = Driver()
+    writer = driver.writer
+
+    def behind() -> list[str]:
+        return [m.bookie for m in writer.list_behind(writer.lap)]
+
+    driver.add(2)
+    assert not writer.owes_up_to(writer.lap) and behind() == [], "nothing is acknowledged"
+    driver.ok(0, "b0", "b1")
+    assert writer.owes_up_to(writer.lap) and behind() == ["b2"], "the third copy is under way"
+    assert writer.list_behind(NOTHING) == [] and not writer.owes_up_to(NOTHING)
+    driver.ok(0, "b2")
+    assert not writer.owes_up_to(writer.lap) and behind() == []
+    driver.answer(1, "b2", TIMEOUT)
+    assert behind() == ["b2"], "it takes no entries"
+    driver.ok(1, "b0", "b1")
+    assert not writer.owes_up_to(writer.lap), "nothing is under way to who takes none"
+
+
+def test_what_is_acknowledged_above_the_lac_may_lack_a_copy_too() -> None:
+    driver = Driver(ack_mode="out_of_order")
+    driver.add(2)
+    driver.ok(1, "b0", "b1")
+    assert driver.writer.lac == NOTHING
+    behind = driver.writer.list_behind(driver.writer.lap)
+    assert [m.bookie for m in behind] == ["b2"] and driver.writer.owes_up_to(driver.writer.lap)
+
+
+def test_of_very_many_owed_entries_the_whole_ensemble_is_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    driver = Driver()
+    driver.add(3)
+    for entry in range(3):
+        driver.ok(entry, "b0", "b1")
+    monkeypatch.setattr(ledger_writer, "_LOOKED_THROUGH_MAX", 2)
+    behind = driver.writer.list_behind(driver.writer.lap)
+    assert [m.bookie for m in behind] == ["b0", "b1", "b2"]
 
 
 def test_a_suspended_member_is_replaced_when_another_bookie_comes() -> None:

@@ -6,6 +6,7 @@ A lock belongs to a descriptor, so two in one process stand for two processes.
 from __future__ import annotations
 
 import fcntl
+import os
 from pathlib import Path
 from threading import Thread
 
@@ -44,6 +45,15 @@ def test_many_share_it_and_one_has_the_whole(path: Path) -> None:
     assert can_hold(path, fcntl.LOCK_SH)
     one.release()
     assert can_hold(path, fcntl.LOCK_EX)
+
+
+def test_what_is_given_back_is_free_though_a_copy_of_the_descriptor_is_left(path: Path) -> None:
+    lock = MachineLock(path)
+    lock.share()
+    copy = os.dup(lock._descriptor)
+    lock.release()
+    assert can_hold(path, fcntl.LOCK_EX)
+    os.close(copy)
 
 
 def test_who_wants_the_whole_waits_for_those_who_share(

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from tests.kubernetes.__main__ import choose_marks
+from tests.kubernetes.conftest import BUILT
 from tests.night import stages
 from tests.night.__main__ import share_out
 from tests.night.commands import Outcome, run_command
@@ -27,6 +30,7 @@ from tests.process.times import HANG_S
 from tests.waiting import wait_in_thread
 
 FOREVER_S = 3_600.0
+TESTS = Path(__file__).resolve().parents[1]
 
 Answer = Callable[[Sequence[str]], Outcome]
 
@@ -152,8 +156,64 @@ def test_every_stage_can_be_played(calls: list[list[str]], monkeypatch: pytest.M
     modules = {call[1] for call in calls}
     assert modules >= {
         "tests.sim", "tests.sim.mutants", "tests.mutants_services", "tests.chaos",
-        "tests.bench", "pytest",
+        "tests.bench", "tests.kubernetes", "pytest",
     }  # fmt: skip
+
+
+def test_whatever_has_a_size_or_the_mark_of_the_night_is_played() -> None:
+    places = {place for group in stages.KNOBS for place in group.files}
+    alone = {group.files[0] for group in stages.KNOBS if len(group.files) == 1}
+    found = 0
+    for path in sorted(TESTS.rglob("test_*.py")):
+        text, name = path.read_text(encoding="utf-8"), str(path.relative_to(TESTS.parent))
+        if path.name in ("test_night.py", "test_tiers.py"):
+            continue
+        # The stage on Kubernetes plays these, all of them, in the sizes of the night.
+        is_on_kubernetes = re.search(rf"\b({'|'.join(BUILT)}): \w+", text)
+        if re.search(r"mark\.night\b", text):
+            # A group of many files is cut off, and what is marked is in no other run.
+            assert is_on_kubernetes or name in alone, f"{name}: no group of KNOBS of its own"
+            found += 1
+        if re.search(r"^from tests\.(tiers|combinations) import", text, re.MULTILINE):
+            above = {name, *map(str, Path(name).parents)}
+            assert is_on_kubernetes or above & places, f"{name}: in no group of KNOBS"
+            found += 1
+    assert found > 10, "nothing was looked for"
+
+
+def test_tests_of_the_night_on_kubernetes_are_played_there_and_not_in_the_gate(
+    monkeypatch: pytest.MonkeyPatch, calls: list[list[str]]
+) -> None:
+    tiers: list[str] = []
+
+    def run(arguments: Sequence[str], _until_s: float, environment: Mapping[str, str]) -> Outcome:
+        calls.append(list(arguments))
+        tiers.append(environment["DURAMEN_TIER"])
+        return Outcome(0, False, "9 real nodes: passed, 3 s", 1.0)
+
+    monkeypatch.setattr(stages, "run_command", run)
+    stages.play_kubernetes(Memory(), later())
+    assert [call[-2:] for call in calls] == [["--only", "api"], ["--only", "kubelet"]]
+    monkeypatch.setenv("DURAMEN_TIER", "gate")
+    assert choose_marks("kubernetes") == ["-m", "kubernetes and not night"]
+    assert choose_marks() == ["-m", "not night"]
+    (tier,) = set(tiers)
+    monkeypatch.setenv("DURAMEN_TIER", tier)
+    assert choose_marks("kubernetes") == ["-m", "kubernetes"]
+    assert choose_marks() == []
+
+
+def test_a_part_on_kubernetes_that_is_too_long_gives_the_other_its_turn(
+    monkeypatch: pytest.MonkeyPatch, calls: list[list[str]]
+) -> None:
+    memory = Memory()
+    for part in ("api", "kubelet"):
+        play(monkeypatch, calls, cut_after(0))
+        finding = stages.play_kubernetes(memory, later())
+        assert calls.pop()[-1] == part and not calls
+        assert "cut off" in finding.lines[0]
+    play(monkeypatch, calls, lambda _arguments: Outcome(1, False, "api: FAILED, 3 s", 3.0))
+    assert len(stages.play_kubernetes(memory, later()).faults) == 2
 
 
 def test_shares_add_up_and_what_one_leaves_the_others_get() -> None:

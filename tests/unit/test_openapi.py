@@ -21,7 +21,7 @@ from duramen.errors import ERRORS
 from duramen.runtime.public import openapi, schemas
 from duramen.runtime.public.answers import ANSWERS
 from duramen.runtime.public.calls import BATCH, CALLS, EVENTS, JSON, LOG_PATH, NDJSON, RAW, Side
-from duramen.texts import check_log_name, check_namespace, parse_position
+from duramen.texts import check_log_name, check_namespace, parse_log_id, parse_position
 from duramen.units import DURATION_PATTERN, SIZE_PATTERN, parse_duration_us, parse_size_bytes
 from duramen_readproxy import parameters
 from duramen_readproxy.rest import make_app as make_read_app
@@ -117,6 +117,7 @@ def test_every_parameter_of_a_read_is_described() -> None:
             schemas.SCOPE_PATTERN, parse_scope, "* shop shop/a shop/a* shop/A.b-c_d*",
             "shop/ shop/* ** sh* sh*/a shop/a** shop/a/b Shop /a",
         ),
+        (openapi.LOG_ID_PATTERN, parse_log_id, "1 7 2147483647", "0 07 -7 +7 7.0 x 12345678901"),
         (openapi.LOG_PATTERN, check_log_name, "a A.b-c_d 9", ".a _a a:b a/b"),
     ],
 )  # fmt: skip

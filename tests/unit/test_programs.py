@@ -137,6 +137,15 @@ def test_what_a_package_lacks_stays_a_traceback() -> None:
     assert "ImportError: cannot import name" in said
 
 
+def test_services_are_loaded_without_what_few_of_them_call() -> None:
+    """httpx brings the packages of its command line along: a quarter of the CPU of a start."""
+    mains = ", ".join(
+        f"duramen_{name}.main" for name in ("bookie", "sequencer", "writeproxy", "readproxy")
+    )
+    loaded = run_hiding(("httpx", "rich", "pyarrow", "obstore"), f"import {mains}")
+    assert loaded.returncode == 0, loaded.stderr
+
+
 def test_the_sdk_is_loaded_without_what_services_and_identities_need() -> None:
     """Loading all of it took a client twice as long as it takes now."""
     heavy = ("cryptography", "pydantic", "prometheus_client", "kazoo", "fastapi", "granian")

@@ -1,6 +1,6 @@
-"""What a Spark job shows to a proxy: files by name, and no secret among what Spark passes on.
+"""What a Spark job shows to others: files by name, and no secret among what Spark passes on.
 
-Source: docs/spark.md "Who asks who you are".
+Source: docs/spark.md "Who asks who you are", docs/archive.md "Export".
 """
 
 from __future__ import annotations
@@ -11,10 +11,13 @@ from typing import Final
 
 import pytest
 
+from duramen.cli.command import ExitCode
 from duramen.errors import DuramenError
+from duramen_spark.main import main
 from pyspark_duramen.options import ReadOptions, WriteOptions
 
 TOKEN: Final = "dur1_" + "a" * 16 + "_" + "b" * 51 + "a"
+PLANTED: Final = "planted"
 GIVEN: Final = {"url": "https://logs.example:7301", "logs": "shop/orders"}
 
 
@@ -51,3 +54,41 @@ def test_a_token_is_not_sent_in_plain_text_to_another_machine(tmp_path: Path) ->
 
 def test_without_a_file_nothing_is_shown() -> None:
     assert ReadOptions.parse(GIVEN).proxy == (GIVEN["url"], None, None)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (f"s3.access-key-id={PLANTED}", "--catalog s3.access-key-id: may be a key"),
+        (f"credential={PLANTED}", "--catalog credential: may be a key"),
+        (f"gcs.oauth2.TOKEN={PLANTED}", "--catalog gcs.oauth2.TOKEN: may be a key"),
+        (f"uri=postgresql://me:{PLANTED}@db/catalog", "--catalog uri: may be a key"),
+        (f"uri=postgresql://db/catalog?user=me&password={PLANTED}", "--catalog uri: may be"),
+        (f"uri=postgresql://me:a/{PLANTED}@db/catalog", "--catalog uri: may be a key"),
+        (f"s3.endpoint=https://{PLANTED}@host", "--catalog s3.endpoint: may be a key"),
+        (f"header.X-Api-Key={PLANTED}", "--catalog header.X-Api-Key: may be a key"),
+        (PLANTED, "--catalog: KEY=VALUE is expected, and number 2 is none"),
+    ],
+)
+def test_an_export_takes_no_key_of_a_catalog_from_its_command_line(
+    given: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = ["export", "shop/orders", "--format", "iceberg", "--to", "shop.records"]
+    assert main([*line, "--catalog", "type=rest", given]) == ExitCode.USAGE
+    told = capsys.readouterr().err
+    assert said in told and PLANTED not in told
+
+
+def test_an_export_takes_what_is_no_secret_of_a_catalog(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = ["export", "shop/orders", "--format", "iceberg", "--to", "shop.records"]
+    line += [
+        "--data",
+        str(tmp_path),
+        "--catalog",
+        "uri=http://catalog:8181/a:b",
+        "s3.region=x",
+    ]
+    assert main(line) != ExitCode.OK
+    assert "--catalog" not in capsys.readouterr().err, "it looks for a cluster next"

@@ -24,6 +24,7 @@ from duramen.config import (
 from duramen.errors import DuramenError
 from duramen.ids import (
     LAST_ENTRY_ID,
+    LAST_LOG_ID,
     NOTHING,
     Dlsn,
     EntryId,
@@ -45,6 +46,7 @@ from duramen.texts import (
     check_log_name,
     check_namespace,
     parse_log,
+    parse_log_id,
     parse_position,
 )
 from duramen.units import (
@@ -151,6 +153,19 @@ def test_names_that_are_no_logs(name: str) -> None:
     with pytest.raises(DuramenError) as caught:
         check_log_name(name)
     assert (caught.value.code, caught.value.field) == ("invalid_name", "log")
+
+
+def test_an_id_of_a_log_is_what_answers_show() -> None:
+    assert (parse_log_id("7"), parse_log_id("2147483647")) == (7, LAST_LOG_ID)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "0", "07", "-7", "+7", "7 ", "7\n", "7.0", "\u0667", "2147483648", "9" * 5_000]
+)
+def test_what_is_no_id_of_a_log_is_refused(text: str) -> None:
+    with pytest.raises(DuramenError) as caught:
+        parse_log_id(text)
+    assert (caught.value.code, caught.value.field) == ("invalid_argument", "log_id")
 
 
 def test_a_log_is_namespace_and_name() -> None:

@@ -17,6 +17,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
 NOW_S: Final = int(time.time())
+LIFE_S: Final = 12 * 3_600
+"""Of a good token: a run of all tests begins at `NOW_S`, and is not over in an hour."""
 ISSUER: Final = "https://login.example.com/realms/corp"
 AUDIENCE: Final = "duramen/events"
 K8S_ISSUER: Final = "https://kubernetes.default.svc.cluster.local"
@@ -82,7 +84,7 @@ def sign(algorithm: str, key: PrivateKey, signed: bytes) -> bytes:
 
 def claim(**more: Any) -> dict[str, Any]:
     """The claims of a good token, but for those given; None leaves one out."""
-    good = {"iss": ISSUER, "aud": AUDIENCE, "sub": "alice", "iat": NOW_S, "exp": NOW_S + 3_600}
+    good = {"iss": ISSUER, "aud": AUDIENCE, "sub": "alice", "iat": NOW_S, "exp": NOW_S + LIFE_S}
     return {name: value for name, value in (good | more).items() if value is not None}
 
 

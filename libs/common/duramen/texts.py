@@ -17,12 +17,13 @@ from functools import lru_cache
 from typing import Final
 
 from duramen.errors import DuramenError
-from duramen.ids import Dlsn, parse_dlsn, parse_lsn
+from duramen.ids import LAST_LOG_ID, Dlsn, LogId, parse_dlsn, parse_lsn
 from duramen.limits import SEQ_NUM_MAX
 from duramen.units import parse_duration_us
 
 _NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _LOG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
+_LOG_ID = re.compile(r"[1-9][0-9]{0,9}")
 _TXID_MAX = (1 << 63) - 1
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
@@ -94,6 +95,18 @@ def parse_log(text: str) -> tuple[str, str]:
     if not slash:
         raise DuramenError("invalid_name", f"{text!r}: write NAMESPACE/LOG", field="log")
     return check_namespace(namespace), check_log_name(log)
+
+
+def parse_log_id(text: str) -> LogId:
+    """The id of a log that was made by name, in the form of answers.
+
+    Raises:
+        DuramenError: `invalid_argument`, field `log_id`.
+    """
+    if _LOG_ID.fullmatch(text) is None or int(text) > LAST_LOG_ID:
+        detail = f"{text!r} is no log id: write it as GET of the log shows it"
+        raise DuramenError("invalid_argument", detail, field="log_id")
+    return LogId(int(text))
 
 
 def parse_position(text: str) -> Position:

@@ -36,8 +36,9 @@ NEWEST_FORMAT: Final = 3
 
 COOKIE: Final = "cookie.json"
 DIRTY: Final = "DIRTY"
-_NOT_DATA: Final = frozenset({COOKIE, COOKIE + ".new", DIRTY, "LOCK", "lost+found"})
-"""What may stand where nothing is stored. LOCK: of format 1; the last one: of a file system."""
+_NOT_DATA: Final = frozenset({COOKIE, COOKIE + ".new", DIRTY, "LOCK", "lost+found", "audit"})
+"""What may stand where nothing is stored. LOCK: of format 1; lost+found: of a file
+system; audit: records of its admin port."""
 
 DATA: Final = "data"
 JOURNAL: Final = "journal"

@@ -30,6 +30,7 @@ from duramen.ids import (
     Member,
 )
 from duramen.limits import READ_BYTES_MAX
+from duramen.runtime.audit.by_admin_ports import open_handed_trail
 from duramen.runtime.cluster_node import wait_own_cluster
 from duramen.runtime.edge.embedded_server import ServerLimits
 from duramen.runtime.http_server import PeerServer, make_guard
@@ -106,6 +107,7 @@ class BookieService:
         self._fail = fail
         self._store = store
         self._paths = Paths(options.cluster)
+        self._handed_trail = open_handed_trail(options, store, self._paths, security)
         self._directories: Directories | None = None
         self._cookie: Cookie | None = None
         self._core: BookieCore | None = None
@@ -149,6 +151,8 @@ class BookieService:
         self._cookie = cookie = await self._establish(directories)
         if self._security is not None:
             self._security.rights.follow(self._store, self._paths)
+        if self._handed_trail is not None:
+            await self._handed_trail.start()
         was_dirty = directories.is_dirty()
         directories.mark_dirty()
         storage = self._make_storage(directories, cookie)
@@ -197,6 +201,9 @@ class BookieService:
         self._is_ready = False
         if self._registration is not None:
             await self._registration.stop()
+        if self._handed_trail is not None:
+            # What is served still may be the copy that the audit log needs for it.
+            await self._handed_trail.stop()
         if self._own_node is not None:
             await self._own_node.stop()
         self._proofs.stop()
@@ -243,6 +250,7 @@ class BookieService:
             "repair": self._repair.statistics() if self._repair is not None else None,
             "witness": self._witnessing.statistics() if self._witnessing is not None else None,
             "security": self._security.statistics() if self._security is not None else None,
+            "audit": self._handed_trail.statistics() if self._handed_trail is not None else None,
             **self._proofs.statistics(),
             "store": self._store.statistics(),
         }

@@ -75,6 +75,11 @@ def place_delivered(delivered: Deliver) -> Iterator[PlacedBatch]:
             yield from place_batches(body, delivered.epoch, delivered.start_seq_num)
 
 
+def size_of(record: DeliveredRecord) -> int:
+    """Bytes of a record's body and headers."""
+    return len(record.body) + sum(len(n) + len(v) for n, v in record.headers)
+
+
 @contextlib.contextmanager
 def translated() -> Iterator[None]:
     """Refuse what is stored and cannot be shown: `internal`."""
@@ -144,16 +149,23 @@ class RecordPick(_PlacingPick):
 
     def offer(self, placed: PlacedBatch) -> bool:
         """Take the batch's records from the start to a bound."""
+        for _ in self.take_each(placed):
+            pass
+        return self.next_seq_num == placed.end_seq_num
+
+    def take_each(self, placed: PlacedBatch) -> Iterator[int]:
+        """As `offer`, record by record: the bytes of each that was taken."""
         first = self._first_index(placed)
         if first == placed.record_count:
             self.next_seq_num = placed.end_seq_num
-            return True
+            return
         with translated():
-            for index, record in enumerate(iterate_records(placed)):
-                if index >= first and not self._take(record):
+            for record in iterate_records(placed, first):
+                size_bytes = size_of(record)
+                if not self._take(record, size_bytes):
                     self.is_full = True
-                    return False
-        return True
+                    return
+                yield size_bytes
 
     def drain(self) -> list[dict[str, Any]]:
         """What was taken since the last call."""
@@ -168,9 +180,8 @@ class RecordPick(_PlacingPick):
             None if size_bytes is None else max(0, size_bytes - self._bytes),
         )
 
-    def _take(self, record: DeliveredRecord) -> bool:
+    def _take(self, record: DeliveredRecord, size: int) -> bool:
         bounds = self._bounds
-        size = len(record.body) + sum(len(n) + len(v) for n, v in record.headers)
         if bounds.until is not None and record.seq_num >= bounds.until:
             if self.next_seq_num is None:
                 self.next_seq_num = record.seq_num

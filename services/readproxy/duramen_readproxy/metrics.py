@@ -20,6 +20,7 @@ from duramen.runtime.reading.bookies import Bookies
 from duramen.runtime.reading.cache import EntryCache
 from duramen.runtime.reading.cold_reads import ColdReads
 from duramen_readproxy.following.feed import Feeds
+from duramen_readproxy.following.places import ReadingPlaces
 from duramen_readproxy.following.streams import StreamCounts
 
 
@@ -70,8 +71,10 @@ def show_cache(registry: CollectorRegistry, cache: EntryCache, bookies: Bookies)
     registry.register(ReadingCollector(readings))
 
 
-def show_readers(registry: CollectorRegistry, feeds: Feeds, streams: StreamCounts) -> None:
-    """Numbers of those who wait at the tails of logs."""
+def show_readers(
+    registry: CollectorRegistry, feeds: Feeds, streams: StreamCounts, places: ReadingPlaces
+) -> None:
+    """Numbers of those who wait at the tails of logs, and of those who catch up in turns."""
     readings = (
         Reading(
             "tail_feeds", "feeds at the tail of a log now", lambda: feeds.statistics()["feeds"]
@@ -82,6 +85,22 @@ def show_readers(registry: CollectorRegistry, feeds: Feeds, streams: StreamCount
             lambda: feeds.statistics()["readers"],
         ),
         Reading("open_streams", "streams that are open now", lambda: streams.open_count),
+        Reading(
+            "held_places",
+            "streams that catch up now",
+            lambda: places.statistics()["held"],
+        ),
+        Reading(
+            "waiting_streams",
+            "streams that wait for a place to catch up now",
+            lambda: places.statistics()["waiting"],
+        ),
+        Reading(
+            "taken_away_places",
+            "places taken away from streams whose clients took nothing",
+            lambda: places.statistics()["taken_away"],
+            is_growing=True,
+        ),
     )
     registry.register(ReadingCollector(readings))
 

@@ -46,6 +46,7 @@ from duramen_readproxy.caching import encode_caching, keep_private, omit_known
 from duramen_readproxy.following.encodings import SharedEncodings
 from duramen_readproxy.following.feed import Feeds
 from duramen_readproxy.following.homes import HOME_HEADER, Homes
+from duramen_readproxy.following.places import ReadingPlaces
 from duramen_readproxy.following.record_reader import RecordReader, fill
 from duramen_readproxy.following.stream_forms import make_form
 from duramen_readproxy.following.streams import (
@@ -85,6 +86,7 @@ class Backend(Protocol):
     feeds: Feeds
     encodings: SharedEncodings
     streams: StreamCounts
+    places: ReadingPlaces
     homes: Homes
     requests: Requests
 
@@ -245,6 +247,7 @@ async def _answer_stream(
 ) -> Response:
     """NDJSON or events."""
     reader = open_reader(backend, follower, start, wanted, opened.admitted)
+    reader.catch_up_in(backend.places, start.find_end())
     pieces = stream_records(
         reader,
         make_form(follower.log_id, start, wanted, backend.encodings, reader.find_hole),

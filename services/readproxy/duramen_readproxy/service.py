@@ -49,6 +49,7 @@ from duramen.wire.metadata_json import Paths
 from duramen_readproxy.following.encodings import SharedEncodings
 from duramen_readproxy.following.feed import Feeds
 from duramen_readproxy.following.homes import Homes
+from duramen_readproxy.following.places import ReadingPlaces
 from duramen_readproxy.following.streams import StreamCounts
 from duramen_readproxy.metrics import show_cache, show_cold, show_readers
 from duramen_readproxy.requests import Requests
@@ -100,6 +101,7 @@ class ReadProxy:
         self.feeds = Feeds(self.fetcher)
         self.encodings = SharedEncodings()
         self.streams = StreamCounts()
+        self.places = ReadingPlaces()
         self.homes = Homes(store, paths.read_proxies, options.region)
         self.positions = Positions()
         self.edges = SegmentEdges()
@@ -131,7 +133,7 @@ class ReadProxy:
         self._is_serving = False
         self._is_draining = False
         show_cache(registry, self._cache, self._bookies)
-        show_readers(registry, self.feeds, self.streams)
+        show_readers(registry, self.feeds, self.streams, self.places)
         if self._cold is not None:
             show_cold(registry, self._cold)
 
@@ -172,6 +174,7 @@ class ReadProxy:
         await self._registration.stop()
         # Who waits at a tail is answered, and who streams is told where to go on.
         self.feeds.stop_following()
+        self.places.stop_waiting()
         await self.streams.wait_none(_STREAMS_END_S)
         if self._forwarder is not None:
             await self._forwarder.stop()
@@ -183,6 +186,7 @@ class ReadProxy:
         if self._admission is not None:
             await self._admission.stop()
         await self.feeds.stop()
+        await self.places.stop()
         await self.fetcher.stop()
         await self.homes.stop()
         await self._bookies.stop()
@@ -222,6 +226,7 @@ class ReadProxy:
             "feeds": self.feeds.statistics(),
             "encodings": self.encodings.statistics(),
             "streams": self.streams.statistics(),
+            "places": self.places.statistics(),
             "homes": self.homes.statistics(),
             "public_certificate": self._server.statistics(),
             "security": None if self._security is None else self._security.statistics(),

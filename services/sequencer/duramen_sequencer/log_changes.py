@@ -23,11 +23,12 @@ from duramen.config_changes import merge_log_config
 from duramen.core.log_node import LogNode
 from duramen.core.segment import Totals
 from duramen.errors import ERRORS, DuramenError
-from duramen.ids import LAST_LOG_ID, EntryId, LogId
+from duramen.ids import EntryId, LogId
 from duramen.runtime.http_client import PeerClient, PeerError
 from duramen.runtime.registry import refuse_unspoken
 from duramen.runtime.sequencer.log_driver import now_us
 from duramen.runtime.stores.metadata_store import Conflict, MetadataStore, OutcomeUnknown
+from duramen.texts import parse_log_id
 from duramen.units import SECOND
 from duramen.wire.metadata_json import Paths, encode_log, read_log
 from duramen.wire.sequencer_calls import Redirect
@@ -336,11 +337,9 @@ def read_log_id(request: Mapping[str, Any]) -> LogId:
         DuramenError: `invalid_argument`.
     """
     text = request.get("log_id")
-    if not (isinstance(text, str) and text.isascii() and text.isdigit() and len(text) <= 10):
+    if not isinstance(text, str):
         raise DuramenError("invalid_argument", f"{text!r} is no log id", field="log_id")
-    if int(text) > LAST_LOG_ID:
-        raise DuramenError("invalid_argument", f"{text} is no log id", field="log_id")
-    return LogId(int(text))
+    return parse_log_id(text)
 
 
 def read_nonce(request: Mapping[str, Any]) -> str:

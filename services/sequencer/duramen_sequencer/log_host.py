@@ -267,7 +267,8 @@ class LogHost:
         if self._metadata_drivers.get(driver.log_id) is driver:
             del self._metadata_drivers[driver.log_id]
 
-    def _list_drivers(self) -> list[LogDriver]:
+    def list_drivers(self) -> list[LogDriver]:
+        """All that are here, of metadata logs too."""
         return [*self.drivers.values(), *self._metadata_drivers.values()]
 
     def on_fenced(self, driver: LogDriver) -> None:
@@ -382,7 +383,7 @@ class LogHost:
 
     def on_bookies_changed(self) -> None:
         """Tell every log that bookies came, went or came back."""
-        for driver in self._list_drivers():
+        for driver in self.list_drivers():
             driver.on_bookies_changed()
 
     def _on_lists_changed(self, change: ListChange) -> None:
@@ -391,7 +392,7 @@ class LogHost:
     async def _report_lists(self, change: ListChange) -> None:
         """Tell the logs that write to them, some at a time: there may be thousands."""
         told_count = 0
-        for driver in self._list_drivers():
+        for driver in self.list_drivers():
             writer = driver.core.writer
             if writer is None or not writer.heeds(change):
                 continue
@@ -407,7 +408,7 @@ class LogHost:
             # Orphans that wait for their turn are found again by a later scan.
             self._takeovers.drop_unwanted()
             return
-        for driver in self._list_drivers():
+        for driver in self.list_drivers():
             writer = driver.core.writer
             if writer is not None:
                 self._lanes.spawn(driver.keep(writer.segment.epoch))
@@ -469,7 +470,7 @@ class LogHost:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_STOP_S):
                 await asyncio.gather(*(leave(driver.log_id) for driver in hottest))
-        for driver in self._list_drivers():
+        for driver in self.list_drivers():
             if not driver.is_done:
                 driver.release()
         for log_id in list(self._leaving):

@@ -46,6 +46,7 @@ from duramen_writeproxy.intake.stream_route import StreamRoute
 from duramen_writeproxy.logs.catalog import CatalogQueries, Shows, parse_page, show_all
 from duramen_writeproxy.logs.creation import Creator
 from duramen_writeproxy.logs.fencing import FenceRoute
+from duramen_writeproxy.logs.names import LOG_ID_FIELD, read_meant
 
 CONFIG_BYTES_MAX: Final = 64 * KIB
 """A configuration has some thirty small fields."""
@@ -136,10 +137,10 @@ class _RestRoutes:
     async def patch_log(self, request: Request) -> Response:
         """Change the fields of the log's configuration that the body names."""
         namespace, log = _log_of(request)
-        query = read_query(request, ("config_version",))
-        version = _read_version(query.get("config_version"))
+        query = read_query(request, ("config_version", LOG_ID_FIELD))
+        version, meant = _read_version(query.get("config_version")), read_meant(query)
         patch = _check_sendable(await self._read_body(request))
-        log_id = await self._catalog.find_log_id(namespace, log)
+        log_id = await self._catalog.find_log_id(namespace, log, meant)
         key = f"{namespace}/{log}"
         made = await self._creator.reconfigure(key, log_id, patch, version)
         named = {"namespace": namespace, "name": log, "log_id": str(log_id)}
@@ -147,9 +148,9 @@ class _RestRoutes:
 
     async def roll_log(self, request: Request) -> Response:
         """Close the log's open segment and open the next one, soon; `epoch` null: none is open."""
-        read_query(request, ())
+        meant = read_meant(read_query(request, (LOG_ID_FIELD,)))
         namespace, log = _log_of(request)
-        log_id = await self._catalog.find_log_id(namespace, log)
+        log_id = await self._catalog.find_log_id(namespace, log, meant)
         made = await self._creator.roll(f"{namespace}/{log}", log_id)
         answer = read_answer(RolledAnswer, {**made, "namespace": namespace, "name": log})
         return respond(answer, 202)

@@ -36,6 +36,7 @@ from duramen.runtime.turning.fitting import FitCheck
 from duramen.wire.metadata_json import Paths
 from duramen_writeproxy.append_route import AppendRoute
 from duramen_writeproxy.appends import Appender
+from duramen_writeproxy.cluster.disruptions import add_disruption_routes
 from duramen_writeproxy.cluster.journals import JournalCalls, add_journal_routes
 from duramen_writeproxy.cluster.maintenance import add_maintenance_routes
 from duramen_writeproxy.cluster.placement import add_placement_routes
@@ -52,6 +53,7 @@ from duramen_writeproxy.logs.audit_log import AuditLog
 from duramen_writeproxy.logs.catalog import CatalogQueries
 from duramen_writeproxy.logs.creation import AutoCreator, Creator
 from duramen_writeproxy.logs.fencing import FenceRoute
+from duramen_writeproxy.logs.handed_records import HandedRecords, add_audit_routes
 from duramen_writeproxy.logs.life import add_life_routes
 from duramen_writeproxy.logs.names import NameCache
 from duramen_writeproxy.metrics import IN_FLIGHT_BYTES
@@ -144,11 +146,14 @@ class WriteProxy:
         return self._server.port
 
     def add_admin_routes(self, app: Any) -> None:
-        """`/v1/cluster/…`: questions and requests to the whole cluster."""
+        """`/v1/cluster/…`: questions and requests to the whole cluster; and others' records."""
+        add_audit_routes(app, HandedRecords(self._audit_log, self._security))
         add_maintenance_routes(app, self._creator)
         add_cluster_routes(app, self._cluster)
         add_placement_routes(app, self._names, self._creator)
-        add_repair_routes(app, AuditorCalls(self._store, self._paths, self._cluster))
+        auditor = AuditorCalls(self._store, self._paths, self._cluster)
+        add_repair_routes(app, auditor)
+        add_disruption_routes(app, auditor)
         add_journal_routes(app, JournalCalls(self._store, self._paths, self._security))
         add_security_routes(app, SecurityReport(self._store, self._paths, self._security))
 

@@ -145,6 +145,18 @@ def write_summary(path: Path, report: RunReport) -> None:
     path.write_text(json.dumps(report.summarize()), encoding="utf-8")
 
 
+def write_failure(path: Path, error: Exception) -> None:
+    """Write the summary of a run that came to no report: its one sentence, on one line.
+
+    What others raise is named by its class as well: its text alone may say nothing, or be missing.
+    """
+    text = " ".join(str(error).split())
+    if not type(error).__module__.startswith("duramen"):
+        text = f"{type(error).__name__}: {text}"
+    summary = {"ok": False, "failure": text[:_SUMMARY_CHARACTERS]}
+    path.write_text(json.dumps(summary), encoding="utf-8")
+
+
 def _format_row(row: dict[str, Any]) -> str:
     return (
         f"{row['log']} e{row['epoch']}  {row['outcome']}  {row['records']:,} records  "

@@ -13,7 +13,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -31,7 +31,7 @@ from duramen_spark.archive.bookie_source import BookieSource
 from duramen_spark.archive.cluster_nodes import ClusterNodes
 from duramen_spark.archive.driver import ArchiveRun, OnProgress, Options
 from duramen_spark.archive.policy import Policy
-from duramen_spark.archive.report import RunReport, write_metrics, write_summary
+from duramen_spark.archive.report import RunReport, write_failure, write_metrics, write_summary
 from duramen_spark.cluster_address import open_store
 from duramen_spark.places import ClusterPlace, PlaceOptions, find_place
 from duramen_spark.runner import Runner, SparkRunner, ThreadRunner
@@ -84,29 +84,30 @@ def archive(
 
     Exit codes: 0 all that was due is archived and whole; 1 something is not; 2 usage.
     """
-    options = Options(
-        policy=Policy(
-            selectors=selectors or ("*/*",),
-            keep_hot_us=_parse_duration(keep_hot),
-            min_bytes=_parse_size(min_size),
-            includes_truncated=include_truncated,
-        ),
-        part_bytes=max(1, _parse_size(part_size)),
-        row_group_bytes=min(ROW_GROUP_BYTES_MAX, max(1, _parse_size(row_group))),
-        read_bytes=max(1, _parse_size(read_size)),
-        bytes_per_s=None if bandwidth is None else _parse_size(bandwidth),
-        recheck_after_us=_parse_duration(recheck_after),
-        rechecks_files=recheck_files,
-        orphan_age_us=_parse_duration(orphan_age),
-    )
-    found = find_place(place)
-    is_shown = not json and sys.stderr.isatty()
-    with _open_runner(runner, threads) as tasks, _progress(is_shown=is_shown) as on_progress:
-        report = asyncio.run(_run(found, tasks, options, on_progress))
-    if metrics_file is not None:
-        write_metrics(metrics_file, report.list_metrics(time.time()))
-    if summary_file is not None:
-        write_summary(summary_file, report)
+    with _leave_last_words(summary_file):
+        options = Options(
+            policy=Policy(
+                selectors=selectors or ("*/*",),
+                keep_hot_us=_parse_duration(keep_hot),
+                min_bytes=_parse_size(min_size),
+                includes_truncated=include_truncated,
+            ),
+            part_bytes=max(1, _parse_size(part_size)),
+            row_group_bytes=min(ROW_GROUP_BYTES_MAX, max(1, _parse_size(row_group))),
+            read_bytes=max(1, _parse_size(read_size)),
+            bytes_per_s=None if bandwidth is None else _parse_size(bandwidth),
+            recheck_after_us=_parse_duration(recheck_after),
+            rechecks_files=recheck_files,
+            orphan_age_us=_parse_duration(orphan_age),
+        )
+        found = find_place(place)
+        is_shown = not json and sys.stderr.isatty()
+        with _open_runner(runner, threads) as tasks, _progress(is_shown=is_shown) as on_progress:
+            report = asyncio.run(_run(found, tasks, options, on_progress))
+        if metrics_file is not None:
+            write_metrics(metrics_file, report.list_metrics(time.time()))
+        if summary_file is not None:
+            write_summary(summary_file, report)
     _print(report, is_json=json)
     return ExitCode.OK if report.is_good else ExitCode.FAILED
 
@@ -148,6 +149,18 @@ async def _run(
         raise DuramenError("internal", f"a node cannot be read: {error}") from error
     finally:
         await metadata.close()
+
+
+@contextmanager
+def _leave_last_words(summary_file: Path | None) -> Iterator[None]:
+    """A run that fails before it has a report says why where its summary is looked for."""
+    try:
+        yield
+    except Exception as error:
+        if summary_file is not None:
+            with suppress(OSError):  # or it would hide why the run failed
+                write_failure(summary_file, error)
+        raise
 
 
 @contextmanager

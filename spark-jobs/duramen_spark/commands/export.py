@@ -7,7 +7,8 @@ Called by `main`. Source: docs/archive.md.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import re
+from typing import Annotated, Final, Literal
 
 from cyclopts import Parameter
 
@@ -19,6 +20,18 @@ from duramen_spark.export.sinks import TableSink
 from duramen_spark.places import PlaceOptions, find_place
 
 Format = Literal["delta", "iceberg"]
+
+_PLAIN_NAMES: Final = frozenset(
+    {
+        "type", "uri", "warehouse", "prefix", "s3.endpoint", "s3.region", "gcs.endpoint",
+        "gcs.project-id", "adls.account-name", "hdfs.host", "hdfs.port", "glue.id", "glue.region",
+        "glue.endpoint", "dynamodb.region", "init_catalog_tables",
+    }
+)  # fmt: skip
+"""What a command line may tell: a list of names that hold keys would never be whole."""
+
+_MAY_HOLD_KEY: Final = re.compile(r"://.*@|\?")
+"""A user, a password with a slash in it, or a query: what a URL may have beside its place."""
 
 
 def export(
@@ -75,10 +88,19 @@ def _open_sink(format_: Format, to: str, properties: dict[str, str]) -> TableSin
 
 
 def _parse_properties(texts: list[str]) -> dict[str, str]:
+    """What the catalog is told; no value is shown, for people write keys there.
+
+    Raises:
+        UsageError: one is no KEY=VALUE, or may be a key or a password.
+    """
     properties = {}
-    for text in texts:
+    for number, text in enumerate(texts, 1):
         key, equals, value = text.partition("=")
         if not equals or not key:
-            raise UsageError(f"--catalog {text!r}: KEY=VALUE is expected")
+            raise UsageError(f"--catalog: KEY=VALUE is expected, and number {number} is none")
+        if key not in _PLAIN_NAMES or _MAY_HOLD_KEY.search(value):
+            detail = "may be a key, and whoever lists processes reads it here: put it into"
+            where = ".pyiceberg.yaml, beneath catalog: and duramen:"
+            raise UsageError(f"--catalog {key}: {detail} {where}")
         properties[key] = value
     return properties

@@ -18,11 +18,12 @@ from duramen.cli.append import append
 from duramen.cli.cluster.access import access_app
 from duramen.cli.cluster.bookies import bookies_app, regions_app
 from duramen.cli.cluster.ca import ca_app
+from duramen.cli.cluster.disruptions import disruption, disruptions
 from duramen.cli.cluster.members import members
 from duramen.cli.cluster.ownership import balance, hand_over, owners, story, weigh
 from duramen.cli.cluster.placement import placement_app
 from duramen.cli.cluster.rebuild import rebuild
-from duramen.cli.cluster.repair import accept_loss, disruption, drain, rebalance, repair_app
+from duramen.cli.cluster.repair import accept_loss, drain, rebalance, repair_app
 from duramen.cli.cluster.security import security_app
 from duramen.cli.cluster.verify import verify
 from duramen.cli.context.commands import context_app
@@ -70,7 +71,7 @@ for command in (owners, hand_over, balance, weigh, story, members):
 app.command(verify)
 for placement_command in (bookies_app, regions_app, placement_app):
     app.command(placement_command)
-for repair_command in (repair_app, drain, rebalance, disruption, accept_loss):
+for repair_command in (repair_app, drain, rebalance, disruption, disruptions, accept_loss):
     app.command(repair_command)
 for live_command in (top, sql, apply, make_completion(app)):
     app.command(live_command)

@@ -16,7 +16,7 @@ import json
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Final, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 from urllib.parse import quote, urlencode
 
 import orjson
@@ -37,6 +37,7 @@ from duramen.runtime.http_client import (
     translate,
 )
 from duramen.units import MIB
+from duramen.wire.frame import IDENTITY_HEADER
 from duramen.wire.read_answers import (
     MEDIA_TYPE,
     MOVED_HEADER,
@@ -46,6 +47,11 @@ from duramen.wire.read_answers import (
     PlacedBatch,
     parse_batches,
 )
+
+if TYPE_CHECKING:
+    from duramen.client.credentials.receiver_header import ReceiverHeader
+
+_Send = Callable[[tuple[str, str] | None], Awaitable[Response]]
 
 _CONNECT_TIMEOUT: Final = timedelta(seconds=2)
 _ASKS_ELSEWHERE: Final = "?redirect=owner_region"
@@ -210,15 +216,21 @@ class RestClient:
         response = await self._send("PUT", _log_path(namespace, log), body=orjson.dumps(config))
         return response.status == 201
 
-    async def get_json(self, path: str, query: Mapping[str, str] | None = None) -> dict[str, Any]:
+    async def get_json(
+        self, path: str, query: Mapping[str, str] | None = None, *, timeout_s: float | None = None
+    ) -> dict[str, Any]:
         """GET a JSON object.
+
+        Args:
+            timeout_s: None: that of the client.
 
         Raises:
             DuramenError: refused.
             PeerError: no usable answer; safe to repeat.
         """
         text = f"{path}?{urlencode(query)}" if query else path
-        return _parse_object(await _read_body(await self._send("GET", text)), self.url)
+        response = await self._send("GET", text, timeout_s=timeout_s)
+        return _parse_object(await _read_body(response), self.url)
 
     async def post_json(
         self, path: str, body: Mapping[str, Any], *, timeout_s: float | None = None
@@ -495,13 +507,13 @@ class RestClient:
     ) -> Response:
         ends_s = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
 
-        async def send(token: str | None) -> Response:
+        async def send(shown: tuple[str, str] | None) -> Response:
             builder = self._connections.find().request(method, self.url + path)
             builder = builder.header("accept", accept)
             for name, value in headers:
                 builder = builder.header(name, value)
-            if token is not None:
-                builder = builder.header("authorization", f"Bearer {token}")
+            if shown is not None:
+                builder = builder.header(*shown)
             if body is not None:
                 builder = builder.header("content-type", media).body_bytes(body)
             left = timedelta(seconds=max(ends_s - time.monotonic(), _TIMEOUT_S_MIN))
@@ -528,25 +540,42 @@ class RestClient:
             raise problem
         return response
 
-    async def _show(self, send: Callable[[str | None], Awaitable[Response]]) -> Response:
+    async def _show(self, send: _Send) -> Response:
         """The answer to a call that shows the token; once more where there is another one."""
+        if self._credential.header is not None:
+            return await _name(send, self._credential.header)
         source = self._credential.token
         if source is None:
             return await send(None)
         token = await source.read()
-        response = await send(token)
+        response = await send(_bear(token))
         if response.status != _UNAUTHENTICATED:
             return response
         other = await source.renew(token)
-        return response if other is None else await send(other)
+        return response if other is None else await send(_bear(other))
+
+
+async def _name(send: _Send, header: ReceiverHeader) -> Response:
+    """The answer to a call by an identity's header; once more by the receiver's clock."""
+    named = header.give()
+    response = await send((IDENTITY_HEADER, named))
+    if response.status != _UNAUTHENTICATED:
+        return response
+    header.reconsider(named, response.get_header("date"))
+    return await send((IDENTITY_HEADER, header.give()))
+
+
+def _bear(token: str) -> tuple[str, str]:
+    return "authorization", f"Bearer {token}"
 
 
 def _must_tell_fate(method: str, path: str) -> bool:
     """Whether it matters to the caller that the call may have been done: another time may be one
     too many."""
+    path, _, query = path.partition("?")
     if method == "POST":
-        return path.removesuffix(_ASKS_ELSEWHERE).endswith(("/records", ":fence"))
-    return method == "PATCH" and "?config_version=" in path
+        return path.endswith(("/records", ":fence"))
+    return method == "PATCH" and "config_version=" in query
 
 
 def _parse_elsewhere(location: str | None, path: str, url: str) -> SentElsewhereError | PeerError:

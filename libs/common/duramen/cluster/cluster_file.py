@@ -2,7 +2,7 @@
 
 Written whole and atomically (temporary file, fsync, rename, fsync of the folder) at every change:
 a reader never sees half of it, and a process that is dead has no pid in it. It is also the
-supervisor's memory: ports of the last run, and children that a killed supervisor left behind.
+supervisor's memory: the ports of the last run, and whether it had identities.
 
 The shape is docs/protocol/admin.md "cluster.json", with `"v"`. Called by the supervisor (writes)
 and the command line (reads).
@@ -14,19 +14,16 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, cast, get_args
+from typing import Any, Final, cast, get_args
 from urllib.parse import urlsplit
 
-from duramen.cluster.layout import ListenPorts, ProcessPlan
+from duramen.cluster.layout import ListenPorts, ProcessPlan, Security
 from duramen.runtime.folders import sync_folder
 
 FILE_NAME: Final = "cluster.json"
 VERSION: Final = 1
-_AUTHORITY_FOLDER: Final = "ca"
+AUTHORITY_FOLDER: Final = "ca"
 _BOOKIE_FOLDER: Final = "bookie-0"
-
-Security = Literal["on", "none"]
-"""Whether the services of a folder ask who calls."""
 
 
 class ClusterFileError(Exception):
@@ -47,6 +44,9 @@ class ClusterProcess:
     admin_url: str | None
     data_dir: str | None
     log_file: str
+    tls_data_url: str | None = None
+    tls_admin_url: str | None = None
+    """Beside the plain ones, while security is turned on."""
 
     def to_json(self) -> dict[str, Any]:
         """The JSON object of one process."""
@@ -59,6 +59,8 @@ class ClusterProcess:
             "data_url": self.data_url,
             "admin_url": self.admin_url,
         }
+        more = {"tls_data_url": self.tls_data_url, "tls_admin_url": self.tls_admin_url}
+        entry |= {name: url for name, url in more.items() if url is not None}
         if self.data_dir is not None:
             entry["data_dir"] = self.data_dir
         return entry | {"log_file": self.log_file}
@@ -85,7 +87,8 @@ class ClusterState:
             "zookeeper": self.zookeeper,
             "write_url": write_proxy and write_proxy.data_url,
             "read_url": read_proxy and read_proxy.data_url,
-            "admin_url": write_proxy and write_proxy.admin_url,
+            # For commands, which have an identity where there is one to show.
+            "admin_url": write_proxy and (write_proxy.tls_admin_url or write_proxy.admin_url),
             "cold_store": self.cold_store,
             "security": self.security,
             "processes": [member.to_json() for member in self.members],
@@ -97,7 +100,10 @@ class ClusterState:
         for member in self.members:
             data = _port_of(member.data_url)
             if data is not None:
-                found[member.node_id] = ListenPorts(data, _port_of(member.admin_url))
+                found[member.node_id] = ListenPorts(
+                    data, _port_of(member.admin_url), _port_of(member.tls_data_url),
+                    _port_of(member.tls_admin_url),
+                )  # fmt: skip
         return found
 
     def _first(self, role: str) -> ClusterProcess | None:
@@ -117,6 +123,8 @@ def member_of(plan: ProcessPlan, pid: int | None) -> ClusterProcess:
         admin_url=plan.admin_url,
         data_dir=None if plan.data_dir is None else str(plan.data_dir),
         log_file=str(plan.log_file),
+        tls_data_url=plan.tls_data_url,
+        tls_admin_url=plan.tls_admin_url,
     )
 
 
@@ -194,7 +202,7 @@ def recall_security(folder: Path) -> Security | None:
     state = read_state(folder)
     if state is not None:
         return state.security
-    if (folder / _AUTHORITY_FOLDER).exists():
+    if (folder / AUTHORITY_FOLDER).exists():
         return "on"
     return "none" if (folder / _BOOKIE_FOLDER).exists() else None
 
@@ -224,6 +232,8 @@ def _parse_member(entry: dict[str, Any]) -> ClusterProcess:
         admin_url=entry["admin_url"],
         data_dir=entry.get("data_dir"),
         log_file=entry["log_file"],
+        tls_data_url=entry.get("tls_data_url"),
+        tls_admin_url=entry.get("tls_admin_url"),
     )
 
 

@@ -4,15 +4,15 @@ Ports are a base plus an offset by role: with the base 7100 bookie i has 7101 + 
 7102 + 2i (administration), sequencers begin at 7201, write proxies at 7301, read proxies at 7401;
 the embedded ZooKeeper has 7181, beside the 2181 of one that the machine may run already. Every port
 of a base that somebody asked for has to be free; without one, what is taken is replaced by a free
-port, and with the base 0 all are picked: below the range that the kernel gives to outgoing
-connections, none of which can sit on one while its process restarts. DURAMEN_FREE_PORTS narrows the
-choice: clusters that start at the same moment keep apart by ranges of their own.
+port, and with the base 0 all are picked, as those with TLS are while security is turned on: below
+the range of outgoing connections, none of which can sit on one while its process restarts.
+DURAMEN_FREE_PORTS narrows the choice: clusters that start at the same moment keep apart by it.
 
 Where nobody says otherwise there is one region, and each process is a rack of its own, because
-placement is strict about racks (docs/protocol/configuration.md "Log"). Regions that are named take
-turns, and inside each of them its racks do: nine bookies fill three racks of three regions.
+placement is strict about racks (docs/protocol/configuration.md "Log"). Named regions take turns,
+and their racks do: nine bookies fill three racks of three regions.
 
-Pure but for `is_free_port` and `pick_free_port`. Called by the supervisor.
+Called by the supervisor. Source: docs/protocol/turning-on.md "On a laptop".
 """
 
 from __future__ import annotations
@@ -25,14 +25,20 @@ import socket
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
+
+Security = Literal["on", "migrate", "none"]
+"""Whether the services of a folder ask who calls; `migrate`: they ask, and refuse nobody."""
 
 CLUSTER_NAME: Final = "local"
 REGION: Final = "local"
 HOST: Final = "127.0.0.1"
 BASE_PORT_DEFAULT: Final = 7100
-_RECORDING: Final = ("writeproxy", "readproxy")
-"""Where clients are known, audit records wait in a folder: docs/protocol/audit.md."""
+_RECORDING: Final = ("sequencer", "writeproxy", "readproxy")
+"""Where callers are known, audit records wait in a folder: docs/protocol/audit.md."""
+
+_INSIDE: Final = ("bookie", "sequencer")
+"""Whose data port speaks as the cluster does inside; a public port is plain on loopback."""
 
 COUNT_MAX: Final = 49
 """Processes of one role: two ports each, one hundred ports per role."""
@@ -105,10 +111,15 @@ class ClusterSize:
 
 
 class ListenPorts(NamedTuple):
-    """Where one process listens; ZooKeeper has no administration port."""
+    """Where one process listens; ZooKeeper has no administration port.
+
+    `tls_data`, `tls_admin`: with TLS, beside the others that then are plain; None: it has none.
+    """
 
     data: int
     admin: int | None
+    tls_data: int | None = None
+    tls_admin: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,15 +138,31 @@ class ProcessPlan:
     @property
     def data_url(self) -> str:
         """Where it serves."""
-        has_tls = self.has_identity and self.role in ("bookie", "sequencer")
+        has_tls = self.has_identity and self.role in _INSIDE and not self.is_turning
         scheme = "tcp" if self.role == "zookeeper" else "https" if has_tls else "http"
         return f"{scheme}://{HOST}:{self.ports.data}"
 
     @property
     def admin_url(self) -> str | None:
         """Where it is administered; None for ZooKeeper."""
-        scheme = "https" if self.has_identity else "http"
+        scheme = "https" if self.has_identity and not self.is_turning else "http"
         return None if self.ports.admin is None else f"{scheme}://{HOST}:{self.ports.admin}"
+
+    @property
+    def is_turning(self) -> bool:
+        """Whether it answers in plain text and by TLS."""
+        return self.ports.tls_data is not None or self.ports.tls_admin is not None
+
+    @property
+    def tls_data_url(self) -> str | None:
+        """Where it serves by TLS beside `data_url`; None: there alone."""
+        scheme = "tcp" if self.role == "zookeeper" else "https"
+        return None if self.ports.tls_data is None else f"{scheme}://{HOST}:{self.ports.tls_data}"
+
+    @property
+    def tls_admin_url(self) -> str | None:
+        """Where it is administered by TLS beside `admin_url`; None: there alone, or nowhere."""
+        return None if self.ports.tls_admin is None else f"https://{HOST}:{self.ports.tls_admin}"
 
 
 def is_free_port(port: int) -> bool:
@@ -195,7 +222,7 @@ def plan_cluster(
     base_port: int | None,
     has_zookeeper: bool,
     remembered: Mapping[str, ListenPorts],
-    is_secure: bool = False,
+    security: Security = "none",
     is_free: Callable[[int], bool] = is_free_port,
     pick: Callable[[], int] = pick_free_port,
 ) -> list[ProcessPlan]:
@@ -207,7 +234,8 @@ def plan_cluster(
         has_zookeeper: whether a ZooKeeper server belongs to the cluster.
         remembered: id → ports of the last run, used again where they are free, unless there is a
             base that says others.
-        is_secure: whether each service has one.
+        security: `none`: no service has an identity; `migrate`: ports with TLS come beside plain
+            ones, used again as any where they are free, and picked else.
 
     Raises:
         LayoutError: the base leaves no room, a port of it is taken, or no port is free.
@@ -216,31 +244,25 @@ def plan_cluster(
         raise LayoutError(f"base port {base_port}: 0, or from 1024 to {65_535 - 400}")
     is_asked_for = bool(base_port)
     base_port = BASE_PORT_DEFAULT if base_port is None else base_port
-    taken: set[int] = set()
-
-    def settle(node_id: str, wanted: tuple[int, ...]) -> int:
-        for port in wanted:
-            if port and port not in taken and is_free(port):
-                break
-        else:
-            if is_asked_for:
-                raise LayoutError(
-                    f"port {wanted[-1]}, which {node_id} would have, is taken: end what listens "
-                    "there, or choose another --base-port (0: any that are free)"
-                )
-            port = next(port for port in iter(pick, -1) if port not in taken)
-        taken.add(port)
-        return port
-
-    plans = []
-    for role, index in _members(size, has_zookeeper=has_zookeeper):
+    choice = _PortChoice(is_free, pick)
+    members, plain = list(_members(size, has_zookeeper=has_zookeeper)), {}
+    for role, index in members:
         node_id = f"{role}-{index}"
         first = base_port and base_port + _OFFSETS[role] + 2 * index
         last = ListenPorts(0, 0) if is_asked_for else remembered.get(node_id, ListenPorts(0, 0))
-        data = settle(node_id, (last.data, first))
+        data = choice.settle(node_id, (last.data, first), is_needed=is_asked_for)
         admin = None
         if role != "zookeeper":
-            admin = settle(node_id, (last.admin or 0, first and first + 1))
+            wanted = (last.admin or 0, first and first + 1)
+            admin = choice.settle(node_id, wanted, is_needed=is_asked_for)
+        plain[node_id] = ListenPorts(data, admin)
+    plans = []
+    is_secure = security != "none"
+    for role, index in members:
+        node_id = f"{role}-{index}"
+        ports = plain[node_id]
+        if security == "migrate":
+            ports = _add_tls(role, node_id, ports, remembered.get(node_id), choice)
         region, rack = size.place(index)
         has_data = role in ("zookeeper", "bookie") or (is_secure and role in _RECORDING)
         plans.append(
@@ -249,13 +271,49 @@ def plan_cluster(
                 node_id=node_id,
                 region=region,
                 rack=rack,
-                ports=ListenPorts(data, admin),
+                ports=ports,
                 log_file=folder / "logs" / f"{node_id}.log",
                 data_dir=folder / node_id if has_data else None,
                 has_identity=is_secure and role != "zookeeper",
             )
         )
     return plans
+
+
+class _PortChoice:
+    """Ports of one cluster, none of which is given twice."""
+
+    def __init__(self, is_free: Callable[[int], bool], pick: Callable[[], int]) -> None:
+        self._is_free = is_free
+        self._pick = pick
+        self._taken: set[int] = set()
+
+    def settle(self, node_id: str, wanted: tuple[int, ...], *, is_needed: bool) -> int:
+        """The first that is free; else any, unless that is no port that somebody asked for."""
+        for port in wanted:
+            if port and port not in self._taken and self._is_free(port):
+                break
+        else:
+            if is_needed:
+                raise LayoutError(
+                    f"port {wanted[-1]}, which {node_id} would have, is taken: end what listens "
+                    "there, or choose another --base-port (0: any that are free)"
+                )
+            port = next(port for port in iter(self._pick, -1) if port not in self._taken)
+        self._taken.add(port)
+        return port
+
+
+def _add_tls(
+    role: str, node_id: str, ports: ListenPorts, last: ListenPorts | None, choice: _PortChoice
+) -> ListenPorts:
+    """Those with TLS come after all others are settled: they may have any number."""
+    data = admin = None
+    if role in ("zookeeper", *_INSIDE):
+        data = choice.settle(node_id, ((last and last.tls_data) or 0,), is_needed=False)
+    if role != "zookeeper":
+        admin = choice.settle(node_id, ((last and last.tls_admin) or 0,), is_needed=False)
+    return ports._replace(tls_data=data, tls_admin=admin)
 
 
 def _members(size: ClusterSize, *, has_zookeeper: bool) -> Iterator[tuple[str, int]]:

@@ -1,39 +1,54 @@
 """Ends the children that a killed supervisor left behind, and nothing else.
 
-A process is one of them only if cluster.json names its pid, its command line is that of the
-recorded service (role, id, cluster, port; for ZooKeeper main class and working directory) and it
-was started before the file was last written: a pid that the kernel gave to somebody else since
-fails the last two. Signals go through a pid descriptor that was opened before the checks, so that
-no pid changes its owner in between. Linux only, as the product.
+They are found by what they are, and not by what was written down: a supervisor may be killed
+between a start and the line about it. A process is one of them if it is this user's, its command
+line is that of a service (role, id, cluster) or of ZooKeeper, and it has a place in the folder:
+its working directory, its data folder, or the log that it writes to. Places are compared by device
+and inode, as that process sees them, so neither a link nor a container with like paths deceives.
+Signals go through a pid descriptor that was opened before the checks, so that no pid changes its
+owner in between. Linux only, as the product.
 
 Called by the supervisor before it starts anything.
+Source: docs/protocol/turning-on.md "On a laptop".
 """
 
 from __future__ import annotations
 
 import os
+import re
 import select
 import signal
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
-from urllib.parse import urlsplit
+from typing import Final, NamedTuple
 
-from duramen.cluster.cluster_file import FILE_NAME, ClusterProcess, ClusterState
+from duramen.cluster.layout import CLUSTER_NAME
 from duramen.runtime.embedded_zookeeper import MAIN_CLASS
 
-_PROC = Path("/proc")
-_CLOCK_SLACK_S = 2.0
-"""The boot time in /proc/stat is whole seconds, and the wall clock may be stepped a little."""
+ZOOKEEPER_ID: Final = "zookeeper-0"
+_PROC: Final = Path("/proc")
+_COMMAND_BYTES_MAX: Final = 1 << 20
+"""Of a command line that is looked at: the jars of ZooKeeper are some kilobytes."""
+
+_PROGRAM: Final = re.compile(r"duramen_(bookie|sequencer|writeproxy|readproxy)\.main")
+
+
+class FileKey(NamedTuple):
+    """A file or folder, whatever it is called."""
+
+    device: int
+    inode: int
 
 
 class ProcessFacts(NamedTuple):
-    """What /proc says about a running process."""
+    """What /proc says about a running process; a place is None if it has none."""
 
     arguments: tuple[str, ...]
-    working_dir: str
-    started_unix_s: float
+    working_place: FileKey | None
+    output_place: FileKey | None
+    data_place: FileKey | None
+    """Of what follows `--data-dir`."""
 
 
 class Leftover(NamedTuple):
@@ -44,74 +59,94 @@ class Leftover(NamedTuple):
     pid_fd: int
 
 
-def is_left_over(
-    member: ClusterProcess, facts: ProcessFacts, *, cluster: str, written_unix_s: float
-) -> bool:
-    """Whether a running process is the recorded one; pure."""
-    if facts.started_unix_s > written_unix_s + _CLOCK_SLACK_S:
-        return False
-    if member.role == "zookeeper":
-        return MAIN_CLASS in facts.arguments and facts.working_dir == member.data_dir
-    wanted = {
-        "-m": f"duramen_{member.role}.main",
-        "--cluster": cluster,
-        "--id": member.node_id,
-        "--admin-port": str(urlsplit(member.admin_url or "").port),
-    }
-    if member.data_dir is not None:
-        wanted["--data-dir"] = member.data_dir
-    pairs = set(zip(facts.arguments, facts.arguments[1:], strict=False))
-    return all(pair in pairs for pair in wanted.items())
+def name_leftover(facts: ProcessFacts, folder: Path) -> str | None:
+    """The id of a process of the cluster in this folder; None: it is none."""
+    if MAIN_CLASS in facts.arguments:
+        is_here = _is_one_of(facts.working_place, folder / ZOOKEEPER_ID)
+        return ZOOKEEPER_ID if is_here else None
+    flags = dict(zip(facts.arguments, facts.arguments[1:], strict=False))
+    program = _PROGRAM.fullmatch(flags.get("-m", ""))
+    node_id = flags.get("--id", "")
+    if program is None or flags.get("--cluster") != CLUSTER_NAME:
+        return None
+    if not re.fullmatch(rf"{program[1]}-\d+", node_id):
+        return None
+    log_file = folder / "logs" / f"{node_id}.log"
+    is_here = _is_one_of(facts.data_place, folder / node_id) or _is_one_of(
+        facts.output_place, log_file, log_file.with_suffix(".log.1")
+    )
+    return node_id if is_here else None
 
 
-def find_leftovers(folder: Path, state: ClusterState) -> list[Leftover]:
-    """The recorded processes that still run. The caller passes all of them to `end_leftovers`."""
-    written_unix_s = (folder / FILE_NAME).stat().st_mtime
+def find_leftovers(folder: Path) -> list[Leftover]:
+    """The processes of this folder that run. The caller passes all of them to `end_leftovers`."""
     found = []
-    for member in state.members:
-        if member.pid is None:
+    for entry in os.scandir(_PROC):
+        if not entry.name.isdecimal():
             continue
+        pid = int(entry.name)
         try:
-            pid_fd = os.pidfd_open(member.pid)
+            if entry.stat().st_uid != os.geteuid():
+                continue
+            pid_fd = os.pidfd_open(pid)
         except OSError:
             continue
-        facts = read_facts(member.pid)
-        if facts is not None and is_left_over(
-            member, facts, cluster=state.cluster, written_unix_s=written_unix_s
-        ):
-            found.append(Leftover(member.node_id, member.pid, pid_fd))
-        else:
+        facts = read_facts(pid)
+        node_id = None if facts is None else name_leftover(facts, folder)
+        if node_id is None:
             os.close(pid_fd)
+        else:
+            found.append(Leftover(node_id, pid, pid_fd))
     return found
 
 
-def end_leftovers(leftovers: list[Leftover], *, timeout_s: float) -> None:
-    """SIGTERM, a bounded wait for all of them, then SIGKILL; returns when they are gone."""
-    for number, wait_s in ((signal.SIGTERM, timeout_s), (signal.SIGKILL, timeout_s)):
-        for leftover in leftovers:
+def end_leftovers(leftovers: list[Leftover], *, timeout_s: float) -> list[Leftover]:
+    """SIGTERM, a bounded wait for all of them, then SIGKILL; those that run all the same.
+
+    The descriptors are closed when it returns.
+    """
+    running = leftovers
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        for leftover in running:
             _send(leftover.pid_fd, number)
             _send(leftover.pid_fd, signal.SIGCONT)
-        deadline = time.monotonic() + wait_s
-        for leftover in leftovers:
-            _wait_ended(leftover.pid_fd, deadline)
+        deadline = time.monotonic() + timeout_s
+        running = [one for one in running if not _wait_ended(one.pid_fd, deadline)]
     for leftover in leftovers:
         os.close(leftover.pid_fd)
+    return running
 
 
 def read_facts(pid: int) -> ProcessFacts | None:
     """What /proc says about a process; None if it is gone or not ours to look at."""
     folder = _PROC / str(pid)
     try:
-        arguments = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
-        working_dir = str((folder / "cwd").readlink())
-        # The second field is the program's name in brackets and may hold anything.
-        fields = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
-        started_s = int(fields[19]) / os.sysconf("SC_CLK_TCK")  # field 22: ticks since boot
-        stat_lines = (_PROC / "stat").read_text().splitlines()
-        boot_unix_s = next(int(line.split()[1]) for line in stat_lines if line.startswith("btime"))
-    except (OSError, ValueError, IndexError, StopIteration):
+        with (folder / "cmdline").open("rb") as file:
+            arguments = os.fsdecode(file.read(_COMMAND_BYTES_MAX)).split("\0")
+    except OSError:
         return None
-    return ProcessFacts(tuple(arguments), working_dir, boot_unix_s + started_s)
+    data_place = None
+    if "--data-dir" in arguments[:-1]:
+        data_dir = arguments[arguments.index("--data-dir") + 1]
+        data_place = _find_place(folder / "root" / data_dir.lstrip("/"))
+    return ProcessFacts(
+        tuple(arguments),
+        _find_place(folder / "cwd"),
+        _find_place(folder / "fd" / "1"),
+        data_place,
+    )
+
+
+def _find_place(path: Path) -> FileKey | None:
+    try:
+        found = path.stat()
+    except (OSError, ValueError):
+        return None
+    return FileKey(found.st_dev, found.st_ino)
+
+
+def _is_one_of(place: FileKey | None, *paths: Path) -> bool:
+    return place is not None and place in map(_find_place, paths)
 
 
 def _send(pid_fd: int, number: signal.Signals) -> None:
@@ -119,7 +154,7 @@ def _send(pid_fd: int, number: signal.Signals) -> None:
         signal.pidfd_send_signal(pid_fd, number)
 
 
-def _wait_ended(pid_fd: int, deadline: float) -> None:
+def _wait_ended(pid_fd: int, deadline: float) -> bool:
     poll = select.poll()
     poll.register(pid_fd, select.POLLIN)
-    poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
+    return bool(poll.poll(max(0.0, deadline - time.monotonic()) * 1000))

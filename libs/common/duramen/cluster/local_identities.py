@@ -16,6 +16,7 @@ import contextlib
 import datetime as dt
 import ipaddress
 import json
+import shutil
 import ssl
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -23,9 +24,16 @@ from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
-from duramen.client.credentials.local_cluster import OPERATOR_FOLDER, WRITER_FOLDER
+from duramen.client.credentials.local_cluster import (
+    CURL_FILE,
+    OPERATOR_FOLDER,
+    TOKEN_FILE,
+    WRITER_FOLDER,
+)
+from duramen.cluster.cluster_file import AUTHORITY_FOLDER
 from duramen.cluster.layout import CLUSTER_NAME, HOST, ProcessPlan
 from duramen.runtime.cluster_node import find_cluster, wait_session
+from duramen.runtime.folders import sync_folder
 from duramen.runtime.identity.authority import (
     KeptAuthority,
     begin_authority,
@@ -49,6 +57,7 @@ from duramen.runtime.stores.guarding import (
     WrongClusterError,
     found_tree,
     is_guarded,
+    open_tree,
     walk_rights,
 )
 from duramen.runtime.stores.zookeeper_store import ZooKeeperStore
@@ -65,7 +74,7 @@ class LocalIdentities:
     """The CA and the identities in the folder of a local cluster."""
 
     def __init__(self, folder: Path) -> None:
-        self._authority = folder / "ca"
+        self._authority = folder / AUTHORITY_FOLDER
         self._folder = folder / OPERATOR_FOLDER.parent
         self._domain = ""
         self._mark: Path | None = None
@@ -110,7 +119,7 @@ class LocalIdentities:
                 "cluster's, or any 32 hexadecimal digits for a new one), issue an identity of a "
                 "zookeeper from it, and start ZooKeeper with that; or say --security none"
             )
-        if not any((server.data_dir / "data").glob("version-2/*")):
+        if not _holds_nodes(server):
             return uuid4().hex
         found = {_read_cluster(plan.data_dir) for plan in plans if plan.role == "bookie"}
         found.discard(None)
@@ -226,6 +235,48 @@ class LocalIdentities:
             except (IdentityError, OSError) as error:
                 on_fault(f"an identity: {error}")
 
+    def expect_guarded(self) -> None:
+        """Note that nodes may be made with rights from now on.
+
+        Raises:
+            OSError: it cannot be noted, and whoever opens the tree would pass over them.
+        """
+        assert self._mark is not None, "another's ZooKeeper is not opened"
+        self._mark.parent.mkdir(parents=True, exist_ok=True)
+        self._mark.touch()
+        sync_folder(self._mark.parent)
+
+    async def open_tree(self, zookeeper: str, *, is_last: bool = True) -> int:
+        """Give all nodes in ZooKeeper to anybody, as before identities; how many were another's.
+
+        Waits for ZooKeeper. Where it holds no cluster yet, it gets the one that the CA is of: the
+        first service to come would make another.
+
+        Args:
+            is_last: nobody with an identity comes after.
+
+        Raises:
+            StartRefusedError: it will never let anybody in who has an identity.
+            IdentityError: it holds another cluster than the CA is of, and identities come after.
+            MetadataError, MetadataJsonError, OSError: it may be done in part; repeat it.
+        """
+        store = ZooKeeperStore(zookeeper, identity_dir=self.operator_folder, gives_rights=False)
+        paths = Paths(CLUSTER_NAME)
+        try:
+            await wait_session(store)
+            there = await find_cluster(store, paths)
+            if there is None or not is_last:
+                await found_tree(store, paths, self._domain)
+            opened_count = await open_tree(store)
+        except WrongClusterError as error:
+            raise self._refuse_cluster(error) from None
+        finally:
+            await store.close()
+        if self._mark is not None and is_last:
+            self._mark.unlink(missing_ok=True)
+            sync_folder(self._mark.parent)
+        return opened_count
+
     async def guard_tree(self, zookeeper: str) -> None:
         """Found the cluster in ZooKeeper, and give all nodes their rights, unless that was done.
 
@@ -241,20 +292,24 @@ class LocalIdentities:
         try:
             await wait_session(store)
             there = await find_cluster(store, paths)
+            if there in (None, self._domain) and self._mark is not None:
+                # Each time: it may be lost, and a start with `none` goes by it.
+                self.expect_guarded()
             if there == self._domain and await is_guarded(store, self._domain):
                 return
-            if there in (None, self._domain) and self._mark is not None:
-                self._mark.touch()
             await found_tree(store, paths, self._domain)
             async for _ in walk_rights(store, self._domain, is_mending=True):
                 pass
         except WrongClusterError as error:
-            raise IdentityError(
-                f"{error}. {self._authority} was made for another one: move it away, with "
-                f"{self._folder}"
-            ) from None
+            raise self._refuse_cluster(error) from None
         finally:
             await store.close()
+
+    def _refuse_cluster(self, error: WrongClusterError) -> IdentityError:
+        return IdentityError(
+            f"{error}. {self._authority} was made for another one: move it away, with "
+            f"{self._folder}"
+        )
 
 
 def _note_refusal(write: Callable[[], None]) -> list[str]:
@@ -280,18 +335,30 @@ def _is_due(
     return issuer is None or (is_known and issuer != list_anchors(authority.bundle)[0])
 
 
-def refuse_guarded(plans: Sequence[ProcessPlan]) -> None:
-    """See that a cluster which is to run without identities did not run with them.
+def is_opening_due(folder: Path, plans: Sequence[ProcessPlan]) -> bool:
+    """Whether nodes in this cluster's own ZooKeeper may be for those alone who have an identity,
+    or it has to become the cluster that a CA is of.
+
+    Each sign is there before the first such node, and goes when all nodes are anybody's.
+    """
+    server, mark = _find_server(plans), _find_mark(plans)
+    if server is None or mark is None:
+        return False
+    is_begun = (folder / AUTHORITY_FOLDER).exists() and not _holds_nodes(server)
+    return mark.exists() or (folder / OPERATOR_FOLDER).exists() or is_begun
+
+
+def remove_local_access(folder: Path) -> None:
+    """Take away what commands show to a cluster with identities: they would speak TLS by it.
 
     Raises:
-        IdentityError: it did, and nobody without one may use its nodes.
+        OSError: it may be there still.
     """
-    mark = _find_mark(plans)
-    if mark is not None and mark.exists():
-        raise IdentityError(
-            f"the nodes in {mark.parent} are for those who have an identity, as it ran with "
-            "--security on: start it so, or choose another --data"
-        )
+    for name in (TOKEN_FILE, CURL_FILE):
+        (folder / name).unlink(missing_ok=True)
+    for identity in (OPERATOR_FOLDER, WRITER_FOLDER):
+        if (folder / identity).exists():
+            shutil.rmtree(folder / identity)
 
 
 def _report_changes(tell: Callable[[str], None]) -> Callable[[str], None]:
@@ -310,6 +377,12 @@ def _report_changes(tell: Callable[[str], None]) -> Callable[[str], None]:
 def _find_server(plans: Sequence[ProcessPlan]) -> ProcessPlan | None:
     """The ZooKeeper of the cluster; None: it uses another one."""
     return next((plan for plan in plans if plan.role == "zookeeper"), None)
+
+
+def _holds_nodes(server: ProcessPlan) -> bool:
+    """Whether this ZooKeeper ever ran."""
+    assert server.data_dir is not None, "a server of ours has a folder"
+    return any((server.data_dir / "data").glob("version-2/*"))
 
 
 def _find_mark(plans: Sequence[ProcessPlan]) -> Path | None:

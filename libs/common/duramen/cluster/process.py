@@ -61,7 +61,13 @@ def service_command(plan: ProcessPlan, zookeeper: str, tls_dir: Path | None = No
     if tls_dir is None:
         command += ["--security", "none"]
     else:
-        command += ["--security", "on", "--tls-dir", str(tls_dir)]
+        security = "migrate" if plan.is_turning else "on"
+        command += ["--security", security, "--tls-dir", str(tls_dir)]
+    for flag, port in (
+        ("--tls-data-port", plan.ports.tls_data), ("--tls-admin-port", plan.ports.tls_admin)
+    ):  # fmt: skip
+        if port is not None:
+            command += [flag, str(port)]
     if plan.data_dir is not None:
         command += ["--data-dir", str(plan.data_dir)]
     return command
@@ -83,7 +89,12 @@ def prepare_command(plan: ProcessPlan, zookeeper: str, tls_dir: Path | None = No
         return service_command(plan, zookeeper, tls_dir)
     assert plan.data_dir is not None
     command = server_command(find_java(), find_jars())
-    write_configuration(plan.data_dir, plan.ports.data, identity_dir=tls_dir)
+    if plan.ports.tls_data is None:
+        write_configuration(plan.data_dir, plan.ports.data, identity_dir=tls_dir)
+    else:
+        write_configuration(
+            plan.data_dir, plan.ports.tls_data, identity_dir=tls_dir, plain_port=plan.ports.data
+        )
     return command
 
 

@@ -26,7 +26,6 @@ from typing import IO, Any, Final, Literal
 from duramen.client.credentials.local_cluster import ACCESS_LOOK_S, keep_local_access
 from duramen.cluster.cluster_file import (
     ClusterState,
-    Security,
     member_of,
     read_state,
     write_state,
@@ -36,12 +35,16 @@ from duramen.cluster.layout import (
     CLUSTER_NAME,
     HOST,
     ClusterSize,
-    ListenPorts,
     ProcessPlan,
+    Security,
     plan_cluster,
 )
 from duramen.cluster.leftovers import end_leftovers, find_leftovers
-from duramen.cluster.local_identities import LocalIdentities, refuse_guarded
+from duramen.cluster.local_identities import (
+    LocalIdentities,
+    is_opening_due,
+    remove_local_access,
+)
 from duramen.cluster.process import Child, RestartPauses, prepare_command
 from duramen.limits import LOCAL_JOURNAL_FIRST_FILE_BYTES, ZOOKEEPER_SESSION_S
 from duramen.runtime.cluster_node import wait_session
@@ -67,7 +70,15 @@ _PRIVATE_MODE: Final = 0o700
 _PROBE_INTERVAL_S: Final = 0.05
 
 EventKind = Literal[
-    "leftover", "started", "ready", "exited", "restarting", "fault", "stopping", "stopped"
+    "leftover",
+    "opened",
+    "started",
+    "ready",
+    "exited",
+    "restarting",
+    "fault",
+    "stopping",
+    "stopped",
 ]
 
 
@@ -114,7 +125,8 @@ class ClusterOptions:
     call the proxies. `public_names`: what else services are called, as behind a reverse proxy.
     `is_gossiping`: whether sequencers find out together who of them answers.
     `keeps_metadata_logs`: whether metadata of released segments leave ZooKeeper.
-    `is_secure`: whether the services have identities, of a CA in the folder, and clients a token.
+    `security`: with `on` and `migrate` the services have identities, of a CA in the folder, and
+    clients a token; `migrate` is for a ZooKeeper of its own alone.
     `cold_store`: URL of the archive; None is the folder `cold` beside the data, which is made.
     """
 
@@ -131,7 +143,7 @@ class ClusterOptions:
     cold_store: str | None = None
     is_gossiping: bool = True
     keeps_metadata_logs: bool = True
-    is_secure: bool = False
+    security: Security = "none"
 
 
 class Supervisor:
@@ -151,7 +163,8 @@ class Supervisor:
         self._children: list[Child] = []
         self._keepers: dict[str, asyncio.Task[None]] = {}
         self._zookeeper = options.zookeeper or ""
-        self._identities = LocalIdentities(self._folder) if options.is_secure else None
+        has_identities = options.security != "none"
+        self._identities = LocalIdentities(self._folder) if has_identities else None
         self._keeping_access: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
         self._stopping = asyncio.Event()
@@ -164,8 +177,9 @@ class Supervisor:
     def state(self) -> ClusterState:
         """What the cluster consists of now."""
         members = tuple(member_of(child.plan, child.pid) for child in self._children)
-        security: Security = "on" if self._options.is_secure else "none"
-        return ClusterState(CLUSTER_NAME, self._zookeeper, members, self._cold_store, security)
+        return ClusterState(
+            CLUSTER_NAME, self._zookeeper, members, self._cold_store, self._options.security
+        )
 
     def statistics(self) -> dict[str, Any]:
         """Starts and readiness of every process."""
@@ -187,24 +201,29 @@ class Supervisor:
         self._take_lock()
         if self._options.cold_store is None:
             (self._folder / COLD_FOLDER).mkdir(exist_ok=True)
-        remembered = await self._end_leftovers()
+        former = read_state(self._folder)
+        await self._end_leftovers()
         plans = plan_cluster(
             self._folder,
             self._options.size,
             base_port=self._options.base_port,
             has_zookeeper=self._options.zookeeper is None,
-            remembered=remembered,
-            is_secure=self._options.is_secure,
+            remembered={} if former is None else former.ports(),
+            security=self._options.security,
         )
         self._children = [Child(plan) for plan in plans]
         if self._options.zookeeper is None:
-            self._zookeeper = f"{HOST}:{plans[0].ports.data}"
-        await self._prepare_identities(plans)
-        self._publish()
+            ports = plans[0].ports
+            self._zookeeper = f"{HOST}:{ports.tls_data or ports.data}"
         deadline = time.monotonic() + self._options.ready_timeout_s
+        if self._identities is None:
+            await self._leave_identities(plans, deadline)
+        else:
+            await self._prepare_identities(self._identities, plans)
+        self._publish()
         for is_first in (True, False):
             if not is_first and self._identities is not None:
-                await self._guard_tree(self._identities, deadline)
+                await self._settle_rights(self._identities, deadline)
                 await self._begin_access(deadline)
             chosen = [c for c in self._children if (c.plan.role == "zookeeper") is is_first]
             for child in chosen:
@@ -238,25 +257,77 @@ class Supervisor:
         for child in self._children:
             child.kill()
 
-    async def _prepare_identities(self, plans: Sequence[ProcessPlan]) -> None:
+    async def _leave_identities(self, plans: Sequence[ProcessPlan], deadline: float) -> None:
+        """See that a folder which ran with identities can be used by who has none."""
+        try:
+            if is_opening_due(self._folder, plans):
+                await self._open_tree(plans, deadline)
+            await asyncio.to_thread(remove_local_access, self._folder)
+        except TimeoutError:
+            raise ClusterError("ZooKeeper was not ready in time to open its nodes") from None
+        except (*_ZOOKEEPER_FAULTS, EmbeddedServerError) as error:
+            raise ClusterError(f"its nodes cannot be opened to anybody: {error}") from error
+
+    async def _open_tree(self, plans: Sequence[ProcessPlan], deadline: float) -> None:
+        """Run ZooKeeper alone, with its identity, while its nodes are given to anybody."""
+        identities = LocalIdentities(self._folder)
+        await asyncio.to_thread(identities.prepare, plans)
+        server = self._children[0]
+        folder = identities.folder_of(server.plan.node_id)
+        command = await asyncio.to_thread(self._make_command, server.plan, self._zookeeper, folder)
+        await server.start(command)
+        self._publish()
+        assert server.plan.data_dir is not None, "a server of ours has a folder"
+        context = make_probe_context(server.plan.data_dir)
+        try:
+            async with asyncio.timeout(deadline - time.monotonic()):
+                while not await _is_ready(server.plan, None, context):
+                    if server.pid is None:
+                        raise ClusterError(f"ZooKeeper ended. {_log_end(server)}")
+                    await asyncio.sleep(_PROBE_INTERVAL_S)
+                opened_count = await identities.open_tree(self._zookeeper)
+        finally:
+            await self._end_alone(server)
+        self._report_opened(opened_count)
+
+    def _report_opened(self, opened_count: int) -> None:
+        if opened_count:
+            self._on_event(ClusterEvent("opened", detail=f"{opened_count} nodes of ZooKeeper"))
+
+    async def _end_alone(self, server: Child) -> None:
+        """End a process that nobody keeps."""
+        server.ask_to_stop()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._options.stop_timeout_s):
+                await server.wait()
+        server.kill()
+        await server.wait()
+
+    async def _prepare_identities(
+        self, identities: LocalIdentities, plans: Sequence[ProcessPlan]
+    ) -> None:
         """Have them before ZooKeeper starts, which has one too."""
         try:
-            if self._identities is None:
-                refuse_guarded(plans)
-                return
-            await asyncio.to_thread(self._identities.prepare, plans)
-            self._identities.start(plans, self._on_identity_fault)
+            await asyncio.to_thread(identities.prepare, plans)
+            if self._options.security == "migrate":
+                # Before anybody with an identity can make a node.
+                await asyncio.to_thread(identities.expect_guarded)
+            identities.start(plans, self._on_identity_fault)
         except (IdentityError, OSError) as error:
             raise ClusterError(f"no identities: {error}") from error
 
     def _on_identity_fault(self, sentence: str) -> None:
         self._on_event(ClusterEvent("fault", detail=sentence))
 
-    async def _guard_tree(self, identities: LocalIdentities, deadline: float) -> None:
-        """Have the rights of all nodes in ZooKeeper before services make any."""
+    async def _settle_rights(self, identities: LocalIdentities, deadline: float) -> None:
+        """Have the rights of all nodes in ZooKeeper before services make any: each its own, or,
+        while security is turned on, anybody's."""
         try:
             async with asyncio.timeout(deadline - time.monotonic()):
-                await identities.guard_tree(self._zookeeper)
+                if self._options.security == "on":
+                    await identities.guard_tree(self._zookeeper)
+                else:
+                    self._report_opened(await identities.open_tree(self._zookeeper, is_last=False))
         except TimeoutError:
             raise ClusterError(f"ZooKeeper at {self._zookeeper} does not answer") from None
         except _ZOOKEEPER_FAULTS as error:
@@ -286,7 +357,11 @@ class Supervisor:
     async def _keep_access(self) -> None:
         """A token in the folder for the command line, the SDK and curl."""
         assert self._identities is not None, "where nobody is asked nobody needs a token"
-        store = ZooKeeperStore(self._zookeeper, identity_dir=self._identities.operator_folder)
+        store = ZooKeeperStore(
+            self._zookeeper,
+            identity_dir=self._identities.operator_folder,
+            gives_rights=self._options.security == "on",
+        )
         try:
             await wait_session(store)
             await keep_local_access(store, Paths(CLUSTER_NAME), self._folder, int(time.time()))
@@ -302,16 +377,17 @@ class Supervisor:
                 f"another duramen run uses {self._folder}: stop it, or choose another --data"
             ) from None
 
-    async def _end_leftovers(self) -> dict[str, ListenPorts]:
-        state = read_state(self._folder)
-        if state is None:
-            return {}
-        leftovers = find_leftovers(self._folder, state)
+    async def _end_leftovers(self) -> None:
+        """See that nobody but this supervisor's children uses the folder: two servers of one
+        ZooKeeper would write the same files."""
+        leftovers = await asyncio.to_thread(find_leftovers, self._folder)
         for leftover in leftovers:
             self._on_event(ClusterEvent("leftover", leftover.node_id, leftover.pid))
         timeout_s = self._options.stop_timeout_s
-        await asyncio.to_thread(end_leftovers, leftovers, timeout_s=timeout_s)
-        return state.ports()
+        running = await asyncio.to_thread(end_leftovers, leftovers, timeout_s=timeout_s)
+        if running:
+            names = ", ".join(f"{one.node_id} (pid {one.pid})" for one in running)
+            raise ClusterError(f"{names} of an earlier run cannot be ended: end them by hand")
 
     async def _keep(self, child: Child) -> None:
         """Keep one process running until the cluster stops; never leaves it behind."""
@@ -425,7 +501,7 @@ class Supervisor:
         if plan.ports.admin is None:
             return None
         context = self._identities.make_probe_context() if self._identities is not None else None
-        return HealthProbe(HOST, plan.ports.admin, context)
+        return HealthProbe(HOST, plan.ports.tls_admin or plan.ports.admin, context)
 
     async def _wait_ready(self, children: Sequence[Child], deadline: float) -> None:
         while late := [child for child in children if not child.is_ready]:
@@ -477,7 +553,7 @@ async def _is_ready(
     plan: ProcessPlan, probe: HealthProbe | None, context: ssl.SSLContext | None
 ) -> bool:
     if probe is None:
-        return await is_serving(plan.ports.data, context)
+        return await is_serving(plan.ports.tls_data or plan.ports.data, context)
     try:
         return (await asyncio.to_thread(probe.ask, READY_PATH)).is_well
     except OSError:

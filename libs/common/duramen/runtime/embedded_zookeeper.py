@@ -180,6 +180,7 @@ def write_configuration(
     host: str = LOOPBACK,
     is_founded_by_hand: bool = False,
     identity_dir: Path | None = None,
+    plain_port: int | None = None,
 ) -> None:
     """Writes the server's configuration; its data goes to `data_dir`/data.
 
@@ -190,6 +191,8 @@ def write_configuration(
         is_founded_by_hand: it makes an empty database only where `INITIALIZE_FILE` allows it.
         identity_dir: the folder of its identity: then it speaks TLS alone, with clients and with
             other members, and lets nobody in who has none. Without one it asks nobody.
+        plain_port: of a server with an identity, where it asks nobody, beside `port`, while
+            security is turned on.
 
     Raises:
         IdentityError: that folder holds no identity of a ZooKeeper that is valid now.
@@ -200,7 +203,12 @@ def write_configuration(
         text += _PLAIN_PORT.format(host=host, port=port)
     else:
         identity = write_server_files(identity_dir, data_dir)
-        text += format_settings(identity, host=host, port=port, is_member=bool(members))
+        is_member, is_open = bool(members), plain_port is not None
+        text += format_settings(
+            identity, host=host, port=port, is_member=is_member, is_open=is_open
+        )
+        if plain_port is not None:
+            text += _PLAIN_PORT.format(host=host, port=plain_port)
     if is_founded_by_hand:
         text += _FOUNDED_BY_HAND
     if members:

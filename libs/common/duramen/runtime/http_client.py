@@ -20,6 +20,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
+from email.utils import parsedate_to_datetime
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Final
 
@@ -120,6 +121,14 @@ class KeptCancellation:
 def _count_cancellations() -> int:
     task = asyncio.current_task()
     return 0 if task is None else task.cancelling()
+
+
+def read_date_s(text: str | None) -> int | None:
+    """The time of a header `Date`, in seconds since 1970; None: it says none."""
+    try:
+        return None if text is None else int(parsedate_to_datetime(text).timestamp())
+    except (ValueError, OverflowError):
+        return None
 
 
 async def close_client(client: Client) -> None:
@@ -318,9 +327,12 @@ class PeerClient:
         if len(ways) == 1 or self._security is None:
             return ways, None
         secure, wait_s = ways[0].url, deadline.left().total_seconds() / 2
-        if await self._security.open_ports.is_open(secure, wait_s):
+        is_open = await self._security.open_ports.is_open(secure, wait_s)
+        if is_open:
             return ways, None
-        return ways[1:], UnreachableError(f"cannot connect to {secure}")
+        # Of a call that had too little time to find out nothing is told: its peer may just be slow.
+        missed = None if is_open is None else UnreachableError(f"cannot connect to {secure}")
+        return ways[1:], missed
 
     def _list_ways(self, url: str) -> tuple[Way, ...]:
         """How a peer is called, the best way first.

@@ -3,7 +3,8 @@
 A sequencer that does not answer is named, not passed over in silence. Nothing is remembered and
 nothing is repeated. What `owned` tells of loads is read here, for whoever plans moves of it.
 
-Called by the write proxy's `cluster.sequencers` and by the sequencer's `ownership.balancing`.
+Called by the write proxy's `cluster.sequencers`, and by the sequencer's `ownership.balancing` and
+`repair.disruption.lags`.
 Source: docs/protocol/wire.md "`POST /s/control`", docs/protocol/ownership.md "Balancing".
 """
 
@@ -15,6 +16,7 @@ from typing import Any, Final
 
 import orjson
 
+from duramen.core.hashing import weights_of
 from duramen.core.ownership.balance import LogLoad
 from duramen.errors import DuramenError, read_problem
 from duramen.runtime.http_client import PeerClient, PeerError
@@ -60,6 +62,10 @@ class RosterCalls:
             else:
                 raise result
         return answers, silent
+
+    def weight_of(self, name: str) -> float:
+        """A sequencer's share of the logs, as it is registered."""
+        return weights_of(self._roster.nodes).get(name, 0.0)
 
     async def ask(self, name: str, message: Mapping[str, Any], timeout_us: int) -> dict[str, Any]:
         """The answer of one sequencer to a control call.

@@ -90,6 +90,7 @@ class Paths:
         self.repair_lost = f"{self.root}/repair/lost"
         self.tombstones = f"{self.root}/tombstones"
         self.rebalance = f"{self.root}/repair/rebalance"
+        self.disruptions = f"{self.root}/repair/disruptions"
         self.auditor = f"{self.root}/auditor"
         self.regions = f"{self.root}/regions"
         self.access_tokens = f"{self.root}/access-tokens"

@@ -66,22 +66,25 @@ def encode_tail(seq_num: int, timestamp_ms: int, dlsn: Dlsn) -> dict[str, Any]:
     return encode_mark(seq_num, timestamp_ms if seq_num else None, dlsn)
 
 
-def iterate_records(placed: PlacedBatch) -> Iterator[DeliveredRecord]:
+def iterate_records(placed: PlacedBatch, first: int = 0) -> Iterator[DeliveredRecord]:
     """The records of a batch with their places.
+
+    Args:
+        first: the first one's number in the batch, 0 … their count.
 
     Raises:
         BatchError: damaged.
     """
     batch = placed.decode()
     epoch, entry, slot = placed.dlsn
-    for index, body in enumerate(batch.bodies):
+    for index in range(first, len(batch.bodies)):
         yield DeliveredRecord(
             placed.seq_num + index,
             Dlsn(epoch, entry, slot + index),
             None if batch.txids is None else batch.txids[index],
             batch.timestamps_ms[index],
             () if batch.headers is None else batch.headers[index],
-            body,
+            batch.bodies[index],
         )
 
 

@@ -99,14 +99,14 @@ class LogFeed:
                 return found
             if self._failure is not None:
                 raise DuramenError(self._failure.code, self._failure.detail)
-            now_us = read_clock_us()
             is_over = self._is_stopping or (call is not None and call.is_leaving)
-            if self.is_ended or is_over or now_us >= deadline_us:
+            if self.is_ended or is_over or read_clock_us() >= deadline_us:
                 return ()
             if self.is_over:
                 return None
-            # By hand, because thousands wait here: a future each, and nothing else.
-            waiter = self.room.enter(deadline_us, now_us)
+            # By hand, because thousands wait here: a future each, and nothing else,
+            # not even the number that says when it began to.
+            waiter = self.room.enter(deadline_us, read_clock_us())
             if call is not None:
                 call.watch(partial(_wake, waiter))
             try:

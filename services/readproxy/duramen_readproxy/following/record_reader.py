@@ -3,7 +3,8 @@
 Catching up it has a `LogCursor` of its own, over the cache and reads that are shared while they are
 under way. Once it is to `follow`, it lets the cursor go and waits at the feed, where it costs no
 more than a position and a waiter; when the feed is ahead of what the cache still has, or ended
-before something lost or truncated, it has a cursor again until it has caught up.
+before something lost or truncated, it has a cursor again until it has caught up. A stream has a
+cursor only while it has a place (`places`), and gives its entries in slices.
 
 `fill` is the loop of a bounded answer: read until the pick is full or the end is reached, look
 once where the end is, read to there, and only then wait. What a busy log gets meanwhile is for the
@@ -16,8 +17,9 @@ docs/protocol/read-answers.md.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import replace
+from typing import Any, Final
 
 from duramen.core.reading.effects import Deliver
 from duramen.core.reading.feed_window import FedEntry, Position
@@ -29,14 +31,18 @@ from duramen.runtime.reading.bookies import RangeFetcher, read_clock_us
 from duramen.runtime.reading.log_reader import DataLost, LogCursor, Truncated
 from duramen.runtime.reading.metadata import LogFollower
 from duramen.runtime.reading.tail import Tail
-from duramen.units import MS, SECOND
+from duramen.units import KIB, MS, SECOND
 from duramen.wire.entry import EntryInfo, read_entry_info
 from duramen_readproxy.answers import Pick, place_delivered
 from duramen_readproxy.following.feed import Feeds, LogFeed
+from duramen_readproxy.following.places import ReadingPlace, ReadingPlaces
 from duramen_readproxy.gaps import EntryRange, describe_hole, find_hole
 
 AHEAD_PAUSE_US: Final = 100 * MS
 """How long a reader waits that is behind its feed, and knows of nothing to read."""
+
+SLICE_BYTES: Final = 64 * KIB
+"""What a stream that catches up takes at once, or one entry: what it holds beside its place."""
 
 
 class RecordReader:
@@ -48,8 +54,9 @@ class RecordReader:
     """
 
     __slots__ = (
-        "_cursor", "_feed", "_feeds", "_fetcher", "_follower", "_is_end_sure", "_is_ended", "_last",
-        "_limits", "_position", "_taken", "_touched", "call", "is_following", "tail", "waited_us",
+        "_cursor", "_feed", "_feeds", "_fetcher", "_follower", "_is_end_sure", "_is_ended",
+        "_last", "_limits", "_position", "_taken", "_touched", "call", "is_following", "place",
+        "tail", "waited_us",
     )  # fmt: skip
 
     def __init__(
@@ -72,6 +79,8 @@ class RecordReader:
         self._last: EntryInfo | None = None
         self._is_ended = False
         self._is_end_sure = True
+        self.place: ReadingPlace | None = None
+        """Where it catches up as one of many; None: it is no stream, so it ends soon."""
         self.call: AdmittedCall | None = None
         """In whose name it waits; None: nobody is asked who it is."""
         self.is_following = False
@@ -83,43 +92,78 @@ class RecordReader:
         """How long it waited at the tail in all."""
 
     async def __aenter__(self) -> RecordReader:
-        await self._open_cursor()
+        if self.place is None:
+            await self._open_cursor(0)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self._leave_feed()
         await self._close_cursor()
 
+    def catch_up_in(self, places: ReadingPlaces, found: Tail | None = None) -> None:
+        """It is a stream: while it catches up it takes its turn, and holds little between.
+
+        Args:
+            found: the end, if it begins there.
+        """
+        self.place = ReadingPlace(places, self.call, self._release)
+        self.place.found = found
+
     @property
     def is_at_end_of_stream(self) -> bool:
         """The log has ended, and all of it was taken: nothing comes any more."""
+        if self._has_untaken:
+            return False
         return self._is_ended or (self._cursor is not None and self._cursor.is_at_end_of_stream)
+
+    @property
+    def is_out(self) -> bool:
+        """It is a stream that is behind the tail, and has no place to read from."""
+        if self.place is None or self._cursor is not None:
+            return False
+        return not self.is_following or self.place.is_entering
+
+    @property
+    def is_at_tail(self) -> bool:
+        """It follows, and catches up with nothing."""
+        return self.is_following and self._cursor is None
+
+    @property
+    def _has_untaken(self) -> bool:
+        return self.place is not None and self.place.untaken is not None
 
     async def take(self, wanted_seq_num: int, deadline_us: int) -> Deliver | None:
         """The next entries.
 
         Args:
             wanted_seq_num: the next record that the answer is to have.
-            deadline_us: until then it waits at the tail, once it follows.
+            deadline_us: until then it waits at the tail, once it follows, or for its place.
 
         Returns:
             None at the end as far as is known; while following only after the deadline, at the end
-            of an ended log, and when the process stops.
+            of an ended log, and when the process stops; and while it `is_out`.
 
         Raises:
             Truncated: what is wanted was given up meanwhile.
-            DataLost: it is lost; `pass_loss` goes on behind it.
+            DataLost: it is lost; `pass_loss` with it goes on behind it.
             DuramenError: `data_unavailable` (no replica answers), or of the metadata; what its
                 caller is refused as, who may read no more.
         """
         self._last = self.find_touched()
         self._taken = self._touched = None  # who waits long must not hold entries
         lagged_at: Position | None = None
+        if self.place is not None and self._cursor is not None and self.place.is_due:
+            await self._close_cursor()
+        if (
+            self._cursor is None
+            and (not self.is_following or self.is_out)
+            and not await self._open_cursor(deadline_us)
+        ):
+            return None
         while True:
             if self._cursor is not None:
-                delivered = await self._cursor.take(wanted_seq_num)
+                delivered = await self._take_from_cursor(wanted_seq_num)
                 if delivered is not None:
-                    self.tail = self._cursor.tail if self._is_end_sure else None
                     self._move(delivered)
                     return delivered
                 self._position = self._cursor.position
@@ -155,16 +199,19 @@ class RecordReader:
             else:
                 self._feeds.on_lag()
             lagged_at = self._position
-            await self._open_cursor()
+            if not await self._open_cursor(deadline_us):
+                return None
 
     @property
     def end(self) -> Tail | None:
         """See `LogCursor.end`; None while following."""
-        return None if self._cursor is None else self._cursor.end
+        return None if self._cursor is None or self._has_untaken else self._cursor.end
 
     async def on_tail(self, tail: Tail) -> bool:
         """Learn where the end is now; whether there is more to take up to there."""
         assert self._cursor is not None, "who follows does not look for the end"
+        if self.place is not None:
+            self.place.found = tail
         return await self._cursor.on_tail(tail)
 
     async def follow(self, found: Tail) -> None:
@@ -178,10 +225,12 @@ class RecordReader:
         self._is_end_sure = found.is_sure
         await self._close_cursor()
 
-    def pass_loss(self) -> None:
+    def pass_loss(self, lost: DataLost) -> None:
         """Go on behind what `take` said is lost."""
         assert self._cursor is not None, "a feed ends before a loss"
         self._cursor.pass_loss()
+        epoch, entry, _ = lost.next_dlsn
+        self._position = (epoch, entry)
 
     def find_hole(self, epoch: Epoch, entry_id: EntryId) -> EntryRange | None:
         """The hole that ends before an entry that came."""
@@ -219,14 +268,47 @@ class RecordReader:
             feed, self._feed = self._feed, None
             self._feeds.leave(feed)
 
-    async def _open_cursor(self) -> None:
+    async def _take_from_cursor(self, wanted_seq_num: int) -> Deliver | None:
+        """What the cursor has next; to a stream in slices, each a step of its own."""
+        place, cursor = self.place, self._cursor
+        assert cursor is not None, "opened before"
+        delivered = None
+        if place is not None:
+            delivered, place.untaken = place.untaken, None
+        if delivered is None:
+            delivered = await cursor.take(wanted_seq_num)
+        if delivered is not None and place is not None:
+            delivered, place.untaken = _cut(delivered)
+            place.note_taken(sum(len(body) for _, body in delivered.entries))
+            await place.rest()
+        if delivered is not None:
+            is_last = not self._has_untaken and self._is_end_sure
+            self.tail = cursor.tail if is_last else None
+        return delivered
+
+    async def _open_cursor(self, deadline_us: int) -> bool:
+        """Whether it has one: a stream has none while it has no place."""
+        if self.place is not None and not await self.place.enter(deadline_us):
+            return False
         cursor = LogCursor(self._follower, self._fetcher, self._position, self._limits)
         self._cursor = await cursor.__aenter__()
+        if self.place is not None and self.place.found is not None and not self.is_following:
+            await cursor.on_tail(self.place.found)
+        return True
 
     async def _close_cursor(self) -> None:
-        if self._cursor is not None:
-            cursor, self._cursor = self._cursor, None
-            await cursor.__aexit__()
+        closing = self._release()
+        if self.place is not None:
+            self.place.leave()
+        if closing is not None:
+            await closing
+
+    def _release(self) -> Coroutine[Any, Any, None] | None:
+        """Read ahead no more, and hold nothing of it; gives what ends the cursor."""
+        cursor, self._cursor = self._cursor, None
+        if self.place is not None:
+            self.place.untaken = None
+        return None if cursor is None else cursor.__aexit__()
 
 
 async def fill(
@@ -302,6 +384,17 @@ async def _go_on(
         return False
     await reader.follow(tail)
     return True
+
+
+def _cut(delivered: Deliver) -> tuple[Deliver, Deliver | None]:
+    """The first entries, `SLICE_BYTES` at most but for one; and the others."""
+    entries, size_bytes = delivered.entries, 0
+    for index, (_, body) in enumerate(entries):
+        size_bytes += len(body)
+        if index and size_bytes > SLICE_BYTES:
+            first, others = replace(delivered, entries=entries[:index]), entries[index:]
+            return first, replace(delivered, entries=others)
+    return delivered, None
 
 
 def _sure(tail: Tail | None) -> Tail | None:

@@ -12,8 +12,9 @@ Driven by `streams`. Source: docs/protocol/read-answers.md.
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterable, Iterator
-from typing import Any, Final
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
 
 import orjson
 
@@ -22,16 +23,16 @@ from duramen.ids import LogId, ledger_of
 from duramen.runtime.reading.log_reader import DataLost
 from duramen.runtime.reading.positioning.positions import Start
 from duramen.runtime.reading.tail import Tail
+from duramen.units import KIB
 from duramen.wire.entry import read_entry_info
 from duramen.wire.read_answers import place_batches
 from duramen.wire.record_json import encode_record, iterate_records
-from duramen_readproxy.answers import Bounds, RecordPick, translated
+from duramen_readproxy.answers import Bounds, RecordPick, size_of, translated
 from duramen_readproxy.following.encodings import (
     PIECE_BYTES,
     EncodingKey,
-    Pieces,
+    PieceCutter,
     SharedEncodings,
-    cut_pieces,
 )
 from duramen_readproxy.following.resume import ResumeId
 from duramen_readproxy.gaps import HoleFinder, describe_gap, describe_hole
@@ -39,6 +40,20 @@ from duramen_readproxy.parameters import Form, ReadRequest
 
 RETRY_LINE: Final = b"retry: 1000\n\n"
 """How long a browser waits before it comes back, in ms: another proxy takes over at once."""
+
+
+class Step(NamedTuple):
+    """What is encoded in one go at most, but for one record: an entry may have ten thousand."""
+
+    record_count: int
+    size_bytes: int
+
+
+CATCH_UP_STEP: Final = Step(50, 32 * KIB)
+"""Well below a millisecond."""
+
+TAIL_STEP: Final = Step(500, 320 * KIB)
+"""Some milliseconds, once for all who follow: usual entries are there at once."""
 
 _UNBOUNDED: Final = Bounds(None, None, None)
 
@@ -71,6 +86,9 @@ class StreamForm(abc.ABC):
         self._start = start
         self._wanted = wanted
         self._pick = RecordPick(start, wanted.bounds, is_base64=wanted.is_base64)
+        self._step = CATCH_UP_STEP
+        self._done_count = self._done_bytes = 0
+        """Records that were encoded since others could go on, and their bytes."""
         self._is_bounded = wanted.bounds != _UNBOUNDED
         self._position: str | None = None
         """Where to go on when the number of the next record is not known."""
@@ -85,16 +103,20 @@ class StreamForm(abc.ABC):
         """The record that is wanted next."""
         return self._pick.wanted_seq_num
 
-    def add(self, delivered: Deliver, *, is_shared: bool) -> Iterator[bytes]:
-        """The pieces of delivered entries, small ones joined.
+    def add(self, delivered: Deliver, step: Step) -> Iterator[bytes | asyncio.Event]:
+        """The pieces of delivered entries, small ones joined; empty ones where others may go on.
+
+        An event stands where somebody else makes what comes next: it is to be waited for.
 
         Args:
-            is_shared: others are about to want the same.
+            step: what may be done between two of them.
 
         Raises:
             DuramenError: `invalid_argument` (a record that is no text), `internal`.
         """
-        yield from _join(self._encode_entries(delivered, is_shared=is_shared))
+        self._step = step
+        self._done_count = self._done_bytes = 0
+        yield from _join(self._encode_entries(delivered))
 
     def note_moved(self) -> bytes:
         """The stream begins later than was asked for; empty where it does not."""
@@ -141,14 +163,23 @@ class StreamForm(abc.ABC):
         """A note; empty where this stream has none."""
 
     @abc.abstractmethod
-    def _encode(self, documents: list[Document], resume: ResumeId) -> bytes:
-        """Records of one entry; `resume` is where the next one begins."""
+    def _begin_records(self, resume: ResumeId) -> bytes:
+        """Before the records of one entry; `resume` is where the next one begins."""
+
+    @abc.abstractmethod
+    def _encode_records(self, documents: list[Document], *, is_first: bool) -> bytes:
+        """Some of the records of an entry; `is_first`: none of them came before."""
+
+    @abc.abstractmethod
+    def _end_records(self, resume: ResumeId) -> bytes:
+        """Behind them."""
 
     def _resume(self, *, is_final: bool = False) -> ResumeId:
         count, size_bytes = self._pick.rest()
         return ResumeId(self.next_position, count, size_bytes, is_final)
 
-    def _encode_entries(self, delivered: Deliver, *, is_shared: bool) -> Iterator[bytes]:
+    def _encode_entries(self, delivered: Deliver) -> Iterator[bytes | asyncio.Event]:
+        is_at_tail = self._step is TAIL_STEP
         for entry_id, body in delivered.entries:
             info = read_entry_info(body)
             first = delivered.start_seq_num + info.first_position
@@ -162,7 +193,7 @@ class StreamForm(abc.ABC):
                 if self.is_full:
                     return
             if self._is_bounded or first < self._start.seq_num:
-                yield from cut_pieces(self._cut(delivered, body))
+                yield from self._encode_part(delivered, body)
                 if self.is_full:
                     return
             elif info.record_count:
@@ -170,33 +201,98 @@ class StreamForm(abc.ABC):
                 ledger_id = ledger_of(self._log_id, delivered.epoch)
                 form = self._wanted.form.value
                 key = EncodingKey(ledger_id, entry_id, form, self._wanted.is_base64)
-                yield from self._encode_whole(key, delivered, body, is_shared=is_shared)
+                if is_at_tail and info.record_count <= TAIL_STEP.record_count:
+                    yield from self._encode_at_once(key, delivered, body)
+                else:
+                    yield from self._encode_whole(key, delivered, body, is_at_tail=is_at_tail)
 
-    def _encode_whole(
-        self, key: EncodingKey, delivered: Deliver, body: bytes, *, is_shared: bool
-    ) -> Pieces:
-        pieces = self._shared.get(key) if is_shared else None
+    def _encode_at_once(self, key: EncodingKey, delivered: Deliver, body: bytes) -> Sequence[bytes]:
+        pieces = self._shared.get(key)
         if pieces is None:
-            documents: list[Document] = []
-            with translated():
-                for placed in place_batches(body, delivered.epoch, delivered.start_seq_num):
-                    documents += [
-                        encode_record(record, is_base64=key.is_base64)
-                        for record in iterate_records(placed)
-                    ]
-            pieces = cut_pieces(self._encode(documents, ResumeId(self.next_position, None, None)))
-            if is_shared:
-                self._shared.put(key, pieces)
+            pieces = tuple(piece for piece in self._make(key, delivered, body) if piece)
+            self._shared.put(key, pieces)
         return pieces
 
-    def _cut(self, delivered: Deliver, body: bytes) -> bytes:
+    def _encode_whole(
+        self, key: EncodingKey, delivered: Deliver, body: bytes, *, is_at_tail: bool
+    ) -> Iterator[bytes | asyncio.Event]:
+        while (pieces := self._shared.get(key)) is None:
+            making = self._shared.find_making(key, is_at_tail=is_at_tail)
+            if making is None:
+                break
+            yield making
+        if pieces is None:
+            with self._shared.making(key, is_at_tail=is_at_tail):
+                made: list[bytes] = []
+                for piece in self._make(key, delivered, body):
+                    if piece:
+                        made.append(piece)
+                    else:
+                        yield b""
+                pieces = tuple(made)
+                self._shared.put(key, pieces)
+        yield from pieces
+
+    def _make(self, key: EncodingKey, delivered: Deliver, body: bytes) -> Iterator[bytes]:
+        """The pieces of an entry; empty ones where others may go on."""
+        resume, cutter = ResumeId(self.next_position, None, None), PieceCutter()
+        yield from cutter.add(self._begin_records(resume))
+        for part in self._encode_each(self._decode(key, delivered, body)):
+            if part:
+                yield from cutter.add(part)
+            else:
+                yield b""
+        yield from cutter.add(self._end_records(resume))
+        yield from cutter.end()
+
+    def _encode_part(self, delivered: Deliver, body: bytes) -> Iterator[bytes]:
         """What the bounds and the start leave of an entry."""
+        parts: list[bytes] = []
+        for part in self._encode_each(self._pick_each(delivered, body)):
+            if part:
+                parts.append(part)
+            else:
+                yield b""
+        if not parts:
+            return
+        resume, cutter = self._resume(), PieceCutter()
+        for part in (self._begin_records(resume), *parts, self._end_records(resume)):
+            yield from cutter.add(part)
+        yield from cutter.end()
+
+    def _encode_each(self, taken: Iterator[tuple[Document, int]]) -> Iterator[bytes]:
+        """The records of an entry in parts; an empty one where others may go on."""
+        documents: list[Document] = []
+        is_first = True
+        for document, size_bytes in taken:
+            documents.append(document)
+            self._done_count += 1
+            self._done_bytes += size_bytes
+            step = self._step
+            if self._done_count >= step.record_count or self._done_bytes >= step.size_bytes:
+                self._done_count = self._done_bytes = 0
+                yield self._encode_records(documents, is_first=is_first)
+                yield b""
+                documents, is_first = [], False
+        if documents:
+            yield self._encode_records(documents, is_first=is_first)
+
+    def _decode(
+        self, key: EncodingKey, delivered: Deliver, body: bytes
+    ) -> Iterator[tuple[Document, int]]:
         with translated():
             for placed in place_batches(body, delivered.epoch, delivered.start_seq_num):
-                if not self._pick.offer(placed):
-                    break
-        documents = self._pick.drain()
-        return self._encode(documents, self._resume()) if documents else b""
+                for record in iterate_records(placed):
+                    yield encode_record(record, is_base64=key.is_base64), size_of(record)
+
+    def _pick_each(self, delivered: Deliver, body: bytes) -> Iterator[tuple[Document, int]]:
+        with translated():
+            for placed in place_batches(body, delivered.epoch, delivered.start_seq_num):
+                for size_bytes in self._pick.take_each(placed):
+                    [document] = self._pick.drain()
+                    yield document, size_bytes
+                if self._pick.next_seq_num != placed.end_seq_num:
+                    return
 
 
 class LineForm(StreamForm):
@@ -209,7 +305,13 @@ class LineForm(StreamForm):
             return b""
         return orjson.dumps({kind: note}, option=orjson.OPT_APPEND_NEWLINE)
 
-    def _encode(self, documents: list[Document], resume: ResumeId) -> bytes:
+    def _begin_records(self, resume: ResumeId) -> bytes:
+        return b""
+
+    def _end_records(self, resume: ResumeId) -> bytes:
+        return b""
+
+    def _encode_records(self, documents: list[Document], *, is_first: bool) -> bytes:
         return b"".join(orjson.dumps(d, option=orjson.OPT_APPEND_NEWLINE) for d in documents)
 
 
@@ -225,8 +327,15 @@ class EventForm(StreamForm):
             return encode_event(kind, note, position)
         return encode_event(kind, note, self._resume(is_final=is_final))
 
-    def _encode(self, documents: list[Document], resume: ResumeId) -> bytes:
-        return encode_event("records", {"records": documents, "next": resume.position}, resume)
+    def _begin_records(self, resume: ResumeId) -> bytes:
+        return b'event: records\nid: %s\ndata: {"records":[' % str(resume).encode()
+
+    def _end_records(self, resume: ResumeId) -> bytes:
+        return b'],"next":%s}\n\n' % orjson.dumps(resume.position)
+
+    def _encode_records(self, documents: list[Document], *, is_first: bool) -> bytes:
+        listed = orjson.dumps(documents)[1:-1]
+        return listed if is_first else b"," + listed
 
 
 def make_form(
@@ -243,16 +352,21 @@ def encode_event(kind: str, document: Document, resume: ResumeId | None) -> byte
     return b"event: %s\n%sdata: %s\n\n" % (kind.encode(), id_line, orjson.dumps(document))
 
 
-def _join(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Small pieces together; a large one as it is, so that it can be shared."""
+def _join(pieces: Iterable[bytes | asyncio.Event]) -> Iterator[bytes | asyncio.Event]:
+    """Small pieces together; a large one as it is, for it is shared; what is no piece as well."""
     held: list[bytes] = []
     held_bytes = 0
     for piece in pieces:
+        if isinstance(piece, asyncio.Event):
+            yield piece
+            continue
         if held and held_bytes + len(piece) > PIECE_BYTES:
             yield held[0] if len(held) == 1 else b"".join(held)
             held, held_bytes = [], 0
         if piece:
             held.append(piece)
             held_bytes += len(piece)
+        else:
+            yield piece
     if held:
         yield held[0] if len(held) == 1 else b"".join(held)

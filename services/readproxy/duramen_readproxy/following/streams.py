@@ -25,9 +25,15 @@ from duramen.runtime.reading.bookies import read_clock_us
 from duramen.runtime.reading.log_reader import DataLost, Truncated
 from duramen.runtime.reading.tail import Tail
 from duramen.units import SECOND
+from duramen_readproxy.following.places import ReadingPlace
 from duramen_readproxy.following.presence import Presence
 from duramen_readproxy.following.record_reader import RecordReader
-from duramen_readproxy.following.stream_forms import StreamForm, encode_event
+from duramen_readproxy.following.stream_forms import (
+    CATCH_UP_STEP,
+    TAIL_STEP,
+    StreamForm,
+    encode_event,
+)
 from duramen_readproxy.parameters import Form, ReadRequest
 from duramen_readproxy.requests import OpenRequest
 
@@ -96,14 +102,18 @@ async def stream_records(
         DuramenError: what ends the stream before its end; one of a form with notes says it there.
     """
     is_begun = False
+    place = reader.place
+    assert place is not None, "streams take turns"
     try:
-        stream = _Stream(reader, form, wanted, find_reach, is_stopping)
+        stream = _Stream(reader, form, wanted, find_reach, is_stopping, place=place)
         async with reader, contextlib.aclosing(stream.run()) as pieces:
             async for piece in pieces:
                 if not is_begun:
                     request.waited_us = reader.waited_us
                     request.note_answer()
+                place.lend()
                 yield piece if is_begun else form.opening + piece
+                place.take_back()
                 is_begun = True
     except DuramenError as error:
         request.fail(error)
@@ -127,8 +137,11 @@ class _Stream:
         wanted: ReadRequest,
         find_reach: Callable[[], Awaitable[Tail]],
         is_stopping: Callable[[], bool],
+        *,
+        place: ReadingPlace,
     ) -> None:
         self._reader = reader
+        self._place = place
         self._form = form
         self._wanted = wanted
         self._find_reach = find_reach
@@ -136,11 +149,15 @@ class _Stream:
         self._ends_us = 0
 
     async def run(self) -> AsyncGenerator[bytes, None]:
-        form, reader = self._form, self._reader
+        form, reader, place = self._form, self._reader, self._place
         self._rest()
         if note := form.note_moved():
             yield note
         reason: str | None = "limit" if form.is_full else None
+        if reason is None and place.found is not None and self._wanted.wait_us > 0:
+            # It begins at the end, which was found for it: it has nothing to catch up with.
+            yield form.note_tail(place.found)
+            await reader.follow(place.found)
         while reason is None:
             try:
                 delivered = await reader.take(form.wanted_seq_num, self._deadline_us())
@@ -148,11 +165,19 @@ class _Stream:
                 yield self._pass(gap)
                 continue
             if delivered is not None:
-                for piece in form.add(delivered, is_shared=reader.is_following):
-                    yield piece
+                is_at_tail = reader.is_at_tail
+                for step in form.add(delivered, TAIL_STEP if is_at_tail else CATCH_UP_STEP):
+                    if isinstance(step, asyncio.Event):
+                        await step.wait()  # somebody makes what is wanted next
+                    elif step:
+                        yield step
+                    elif is_at_tail:
+                        await asyncio.sleep(0)  # one of them makes a large entry, for all
+                    if not is_at_tail:
+                        await place.rest()
                 self._rest()
                 reason = self._find_reason()
-            elif reader.is_following:
+            elif reader.is_following or reader.is_out:
                 reason = self._find_reason()
                 if reason is None:
                     yield form.note_nothing()
@@ -175,9 +200,10 @@ class _Stream:
         self._ends_us = read_clock_us() + self._wanted.wait_us
 
     def _deadline_us(self) -> int:
-        if not self._wanted.has_notes:
-            return self._ends_us
-        return min(self._ends_us, read_clock_us() + HEARTBEAT_US)
+        heartbeat_us = read_clock_us() + HEARTBEAT_US
+        if not self._reader.is_at_tail or self._reader.is_out:
+            return heartbeat_us
+        return min(self._ends_us, heartbeat_us) if self._wanted.has_notes else self._ends_us
 
     def _find_reason(self) -> str | None:
         """Why the stream ends now; None while it does not.
@@ -192,12 +218,16 @@ class _Stream:
         if self._reader.is_at_end_of_stream:
             return "ended"
         if self._is_stopping() or self._is_leaving():
-            if not (self._reader.is_following or self._wanted.has_notes):
+            is_behind = self._reader.is_out or not self._reader.is_following
+            if is_behind and not self._wanted.has_notes:
                 raise DuramenError("server_draining", "this read proxy is stopping")
             return "stopping"
-        if self._reader.is_following and read_clock_us() >= self._ends_us:
+        if self._reader.is_at_tail and not self._reader.is_out and self._is_quiet():
             return "quiet"
         return None
+
+    def _is_quiet(self) -> bool:
+        return read_clock_us() >= self._ends_us
 
     def _is_leaving(self) -> bool:
         return self._reader.call is not None and self._reader.call.is_leaving
@@ -207,7 +237,7 @@ class _Stream:
             raise gap
         if isinstance(gap, Truncated):
             return self._form.pass_truncated(gap.left_seq_num)
-        self._reader.pass_loss()
+        self._reader.pass_loss(gap)
         return self._form.pass_lost(gap)
 
 

@@ -1,32 +1,24 @@
 """`GET /v1/cluster/journals`: what waits at the journal of each bookie that is there now.
 
-Every bookie of `available` is asked on its own admin port (`/v1/journal`), by the proxy's identity
-if it has one; one that does not answer in time, or not as a bookie does, is named as silent. Only
-reading, and only while somebody looks (`duramen top`): nothing is followed or remembered.
+Every bookie of `available` is asked on its own admin port (`/v1/journal`); one that does not answer
+as a bookie does is named as silent. Only while somebody looks (`duramen top`).
 
 Called by `service` (admin port). Source: docs/protocol/placement.md "Places and regions, live".
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from fastapi import FastAPI
 
 from duramen.core.rights.verbs import Verb
-from duramen.errors import DuramenError
-from duramen.runtime.http_client import PeerError
 from duramen.runtime.public.cluster_answers import BookieJournalAnswer, JournalsAnswer
 from duramen.runtime.rights.route_verbs import needs
-from duramen.runtime.security.admin_calls import AdminPortCalls
 from duramen.runtime.security.process_security import ProcessSecurity
-from duramen.runtime.stores.metadata_store import MetadataError, MetadataStore, Rejected
-from duramen.wire.metadata_json import MetadataJsonError, Paths, read_node
-
-_ANSWER_S: Final = 2.0
-_IN_FLIGHT_MAX: Final = 16
+from duramen.runtime.stores.metadata_store import MetadataStore
+from duramen.wire.metadata_json import Paths
+from duramen_writeproxy.cluster.node_answers import NodeQuestions, RegisteredNode
 
 
 class JournalCalls:
@@ -35,9 +27,7 @@ class JournalCalls:
     def __init__(
         self, store: MetadataStore, paths: Paths, security: ProcessSecurity | None
     ) -> None:
-        self._store = store
-        self._security = security
-        self._parent = paths.available
+        self._bookies = NodeQuestions(store, security, [paths.available])
 
     async def ask_all(self) -> JournalsAnswer:
         """The journals and the silent, both by id.
@@ -45,43 +35,11 @@ class JournalCalls:
         Raises:
             DuramenError: `metadata_unavailable`: who is there is not known.
         """
-        try:
-            nodes = await self._find()
-        except MetadataError as error:
-            raise DuramenError("metadata_unavailable", f"ZooKeeper: {error}") from error
-        room = asyncio.Semaphore(_IN_FLIGHT_MAX)
-        calls = AdminPortCalls(self._security)
-
-        async def ask(name: str, node: Mapping[str, Any]) -> BookieJournalAnswer | None:
-            async with room:
-                return await _ask(calls, name, node)
-
-        try:
-            answers = await asyncio.gather(*(ask(name, node) for name, node in nodes.items()))
-        finally:
-            await calls.close()
-        found = list(zip(nodes, answers, strict=True))
+        found = await self._bookies.ask_all("/v1/journal", _read)
         return JournalsAnswer(
-            journals=[journal for _, journal in found if journal],
-            silent=[name for name, journal in found if not journal],
+            journals=[journal for _, journal in found if journal is not None],
+            silent=[node.name for node, journal in found if journal is None],
         )
-
-    async def _find(self) -> dict[str, Mapping[str, Any]]:
-        """Bookie → its fields, by id; a node that cannot be read is as silent as its bookie."""
-        nodes: dict[str, Mapping[str, Any]] = {}
-        for name in sorted(await self._store.children(self._parent) or ()):
-            try:
-                node = await self._store.get(f"{self._parent}/{name}")
-            except Rejected:
-                nodes[name] = {}
-                continue
-            if node is None:
-                continue  # It went between the two reads.
-            try:
-                nodes[name] = read_node(node.data)
-            except MetadataJsonError:
-                nodes[name] = {}
-        return nodes
 
 
 def add_journal_routes(app: FastAPI, journals: JournalCalls) -> None:
@@ -92,12 +50,5 @@ def add_journal_routes(app: FastAPI, journals: JournalCalls) -> None:
         return await journals.ask_all()
 
 
-async def _ask(
-    calls: AdminPortCalls, name: str, node: Mapping[str, Any]
-) -> BookieJournalAnswer | None:
-    try:
-        async with asyncio.timeout(_ANSWER_S):
-            told = await calls.ask_node(node, "/v1/journal")
-        return BookieJournalAnswer.model_validate({"bookie": name, **told})
-    except (PeerError, TimeoutError, ValueError):
-        return None  # ValueError: this is no journal
+def _read(node: RegisteredNode, told: dict[str, Any]) -> BookieJournalAnswer:
+    return BookieJournalAnswer.model_validate({**told, "bookie": node.name})

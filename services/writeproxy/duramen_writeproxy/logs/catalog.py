@@ -94,13 +94,14 @@ class CatalogQueries:
         """
         return await self._translate(lambda: self._get_log(namespace, log))
 
-    async def find_log_id(self, namespace: str, log: str) -> LogId:
-        """The id of a log by its name.
+    async def find_log_id(self, namespace: str, log: str, meant: LogId | None) -> LogId:
+        """The id of a log by its name, which must stand for `meant` unless that is None.
 
         Raises:
-            DuramenError: `namespace_not_found`, `log_not_found`, `metadata_unavailable`.
+            DuramenError: `namespace_not_found`, `log_not_found`, `condition_failed`,
+                `metadata_unavailable`.
         """
-        return await self._names.find(namespace, log)
+        return await self._names.find_meant(namespace, log, meant)
 
     async def list_namespaces(self, page: Page, shows: Shows) -> NamespacesAnswer:
         """A page of the namespaces that are shown.

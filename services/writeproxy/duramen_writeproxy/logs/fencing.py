@@ -20,7 +20,7 @@ from duramen.texts import check_log_name, check_namespace
 from duramen.units import KIB, SECOND
 from duramen_writeproxy.intake.conditions import check_token
 from duramen_writeproxy.logs.creation import Creator, Repetition
-from duramen_writeproxy.logs.names import NameCache
+from duramen_writeproxy.logs.names import LOG_ID_FIELD, NameCache, read_meant
 
 _CALL_TIMEOUT_US: Final = APPEND_TIMEOUT_US + SECOND
 
@@ -36,11 +36,12 @@ class FenceRoute:
         """Set the fencing token; an empty one is none. `expected`: only in place of this one.
 
         Raises:
-            DuramenError: the owner's refusal; `append_uncertain`: the token may be set or not.
+            DuramenError: the owner's refusal; `append_uncertain`: the token may be set or not;
+                `condition_failed`: the name stands for another log than the query's `log_id`.
         """
         namespace = check_namespace(request.path_params["ns"])
         log = check_log_name(request.path_params["log"])
-        read_query(request, ())
+        meant = read_meant(read_query(request, (LOG_ID_FIELD,)))
         headers = dict(request.scope["headers"])
         body = await read_body(
             request, KIB, announced=announced_bytes(headers.get(b"content-length"))
@@ -52,7 +53,7 @@ class FenceRoute:
         token, expected = check_token(document.get("token"), "token"), document.get("expected")
         if expected is not None:
             expected = check_token(expected, "expected")
-        log_id = await self._names.find(namespace, log)
+        log_id = await self._names.find_meant(namespace, log, meant)
         answer = await ask_token(self._calls, f"{namespace}/{log}", log_id, token, expected)
         return respond(read_answer(FencedAnswer, {**answer, "token": token}))
 

@@ -1,10 +1,11 @@
 """`POST …/logs/{log}:truncate`, `:end`, `:undelete` and `DELETE …/logs/{log}`.
 
 Each is checked here and carried out by the log's owner, or by any sequencer when nothing is open;
-all four may be sent again. The verb stands behind the log's name, which has no colon.
+all four may be sent again. The verb stands behind the log's name, which has no colon. All but
+`:undelete` may name the id of the log that is meant: two of them cannot be undone.
 
-Called by `service`. Source: docs/protocol/rest.md "Write proxy", docs/protocol/errors.md,
-docs/protocol/retention.md.
+Called by `service`. Source: docs/protocol/rest.md "Write proxy" and "The log that is meant",
+docs/protocol/errors.md, docs/protocol/retention.md.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from duramen.runtime.rest import add_route, announced_bytes, parse_object, read_
 from duramen.texts import check_log_name, check_namespace, parse_position
 from duramen.units import KIB
 from duramen_writeproxy.logs.creation import Creator
-from duramen_writeproxy.logs.names import NameCache
+from duramen_writeproxy.logs.names import LOG_ID_FIELD, NameCache, read_meant
 
 _LOG: Final = "/v1/namespaces/{ns}/logs/{log}"
 _BODY_BYTES_MAX: Final = 4 * KIB
@@ -72,6 +73,7 @@ class _LifeRoutes:
 
     async def undelete(self, request: Request) -> Response:
         """Have a deleted log back, as it was."""
+        read_query(request, ())
         _read_nothing(await self._read_body(request))
         namespace, log = _log_of(request)
         message = {"op": "undelete", "namespace": namespace, "log": log}
@@ -83,8 +85,9 @@ class _LifeRoutes:
     async def _ask_by_id(
         self, request: Request, message: dict[str, Any], model: type[Answer]
     ) -> Response:
+        meant = read_meant(read_query(request, (LOG_ID_FIELD,)))
         namespace, log = _log_of(request)
-        log_id = await self._names.find(namespace, log)
+        log_id = await self._names.find_meant(namespace, log, meant)
         message = {**message, "log_id": str(log_id)}
         try:
             key = f"{namespace}/{log}"
@@ -98,7 +101,6 @@ class _LifeRoutes:
     async def _read_body(self, request: Request) -> dict[str, Any]:
         if self._is_draining():
             raise DuramenError("server_draining", "this proxy is stopping: use another one")
-        read_query(request, ())
         length = dict(request.scope["headers"]).get(b"content-length")
         body = await read_body(request, _BODY_BYTES_MAX, announced=announced_bytes(length))
         return parse_object(body) if body else {}

@@ -4,24 +4,30 @@ A name that is there is cached until its watch fires. A name that is missing is 
 called missing only by a look-up that began after the question and read behind a sync: a log that
 somebody was told exists is found. While ZooKeeper cannot be reached, what is known stays in use:
 ids are never given twice, and the sequencer refuses a log that is gone. Appends then go on without
-metadata.
+metadata. What a name stands for is compared with what a caller means by a read of its own.
 
-Called by `append_route`, `catalog` and `cluster`. Source: docs/protocol/wire.md "Identities",
+Called by `append_route`, `catalog`, `life`, `fencing` and `cluster`.
+Source: docs/protocol/wire.md "Identities", docs/protocol/rest.md "The log that is meant",
 docs/protocol/metadata.md "namespaces/<ns> and names/<ns>/<log>".
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Any, Final, NoReturn
 
 from duramen.errors import DuramenError
 from duramen.ids import LAST_LOG_ID, LogId
 from duramen.runtime.stores.metadata_store import MetadataError, MetadataStore, SessionState
+from duramen.texts import parse_log_id
 from duramen.wire.metadata_json import MetadataJsonError, Paths, read_node
 
 NAME_COUNT_MAX: Final = 100_000
 """Names kept: some 30 MB; a proxy that serves more logs reads the oldest again."""
+
+LOG_ID_FIELD: Final = "log_id"
+"""Of a query: the id of the log that the caller means."""
 
 _MISSING: Final = ("namespace_not_found", "log_not_found")
 
@@ -76,6 +82,31 @@ class NameCache:
                     raise
         return await asyncio.shield(self._share_lookup(key))
 
+    async def find_meant(self, namespace: str, log: str, meant: LogId | None) -> LogId:
+        """The id of the log that a change is made to; a change that comes late may find another.
+
+        The change is then made by this id, at the log's own node. A log that is not deleted keeps
+        its name, so whoever takes the name away after this read has deleted the log before, and
+        the node says so.
+
+        Args:
+            meant: which log the name must stand for; None: whichever it does, as `find` has it.
+
+        Raises:
+            DuramenError: `condition_failed`: it stands for another one; as `find`.
+        """
+        if meant is None:
+            return await self.find(namespace, log)
+        there = await self._read_now(namespace, log)
+        if there != meant:
+            detail = (
+                f"{namespace}/{log} is log {there}, not log {meant}: nothing was changed. "
+                f"Log {meant} was deleted, or never had this name; look at log {there} and "
+                "name its id if it is meant"
+            )
+            raise DuramenError("condition_failed", detail, field=LOG_ID_FIELD)
+        return meant
+
     def doubt(self, namespace: str, log: str) -> None:
         """A sequencer does not know the id: read the name again before its next use."""
         entry = self._entries.get((namespace, log))
@@ -119,7 +150,6 @@ class NameCache:
         if entry is None:
             self._entries.pop(key, None)
             await self._refuse_missing(namespace, log)
-        assert entry is not None
         self._entries.pop(key, None)
         if len(self._entries) >= NAME_COUNT_MAX:
             del self._entries[next(iter(self._entries))]
@@ -141,7 +171,23 @@ class NameCache:
         entry.log_id = read_log_id(read_node(found.data))
         return entry
 
-    async def _refuse_missing(self, namespace: str, log: str) -> None:
+    async def _read_now(self, namespace: str, log: str) -> LogId:
+        """As the name is behind a sync; what is kept here may be as old as its watch is late."""
+        path = self._paths.name(namespace, log)
+        self._read_count += 1
+        try:
+            await self._store.sync(path)
+            found = await self._store.get(path)
+            there = None if found is None else read_log_id(read_node(found.data))
+        except MetadataError as error:
+            raise DuramenError("metadata_unavailable", f"ZooKeeper: {error}") from error
+        except MetadataJsonError as error:
+            raise DuramenError("internal", f"{namespace}/{log}: {error}") from error
+        if there is None:
+            await self._refuse_missing(namespace, log)
+        return there
+
+    async def _refuse_missing(self, namespace: str, log: str) -> NoReturn:
         try:
             found = await self._store.get(self._paths.namespace(namespace))
         except MetadataError as error:
@@ -161,6 +207,16 @@ def read_log_id(fields: dict[str, Any]) -> LogId:
     if not isinstance(text, str) or not text.isdigit() or not 0 < int(text) <= LAST_LOG_ID:
         raise MetadataJsonError(f"{text!r} is no log id")
     return LogId(int(text))
+
+
+def read_meant(query: Mapping[str, str]) -> LogId | None:
+    """Which log the caller of a change means; None: whichever has the name.
+
+    Raises:
+        DuramenError: `invalid_argument`, field `log_id`.
+    """
+    text = query.get(LOG_ID_FIELD)
+    return None if text is None else parse_log_id(text)
 
 
 def namespace_not_found(namespace: str) -> DuramenError:

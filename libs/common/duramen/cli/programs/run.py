@@ -38,8 +38,8 @@ from duramen.cli.programs.demo import run_demo, show_demo
 from duramen.cli.shell.waiting import TOLD_AFTER_S
 from duramen.client.credentials.local_cluster import CURL_FILE, find_local_credential
 from duramen.client.retry import repeat_while_refused
-from duramen.cluster.cluster_file import ClusterState, Security, recall_security
-from duramen.cluster.layout import REGION, ClusterSize
+from duramen.cluster.cluster_file import ClusterState, recall_security
+from duramen.cluster.layout import REGION, ClusterSize, Security
 from duramen.cluster.programs import find_missing, format_missing
 from duramen.cluster.supervisor import ClusterEvent, ClusterOptions, Supervisor
 from duramen.errors import DuramenError
@@ -96,8 +96,9 @@ _SecurityOption = Annotated[
     Security | None,
     Parameter(
         help="on: a CA in --data gives each service a certificate, and ports ask who calls; none: "
-        "whoever reaches a port may do everything; without it --data stays as it was, a new one "
-        "is on"
+        "whoever reaches a port may do everything; migrate: as none, with ports of both kinds, and "
+        "duramen security report tells whom on would refuse; without it --data stays as it was, a "
+        "new one is on"
     ),
 ]
 _FileOption = Annotated[
@@ -105,6 +106,7 @@ _FileOption = Annotated[
 ]
 _TEXTS: Final = {
     "leftover": "{id}: ending pid {pid}, left behind by an earlier run",
+    "opened": "it ran with identities: {detail} are anybody's now, who reaches it",
     "exited": "{id}: pid {pid} ended with status {status}",
     "restarting": "{id}: starting again in {pause_s:.1f} s",
     "fault": "{detail}",
@@ -176,7 +178,7 @@ def run(
         is_restarting=restart,
         is_gossiping=gossip,
         keeps_metadata_logs=metadata_logs,
-        is_secure=_choose_security(security, data) == "on",
+        security=_choose_security(security, data, zookeeper),
         session_timeout_s=_parse_session_s(session_timeout),
         cors_origins=_check_each(parse_origin, "--cors-origin", cors_origin),
         public_names=_check_each(parse_name, "--public-name", public_name),
@@ -194,18 +196,33 @@ def _check_demo(*, demo: bool, once: bool, file: Path | None) -> None:
         raise UsageError(f"--file {file}: no such file")
 
 
-def _choose_security(wanted: Security | None, data: Path) -> Security:
-    """What the line says, else what the folder was, else on; says where it is none unasked."""
-    if wanted is not None:
-        return wanted
-    recalled = recall_security(data)
+def _choose_security(wanted: Security | None, data: Path, zookeeper: str | None) -> Security:
+    """What the line says, else what the folder was, else on; says where it is none unasked, and
+    that `migrate` protects nothing.
+
+    Its processes start anew in any case, so it goes from each to each.
+    """
+    recalled = None if wanted is not None else recall_security(data)
+    chosen = wanted or recalled or "on"
+    if chosen == "migrate" and zookeeper is not None:
+        raise UsageError(
+            "--security migrate is for a ZooKeeper that duramen run starts itself: another's is "
+            "turned by hand (docs/runbooks/TurningSecurityOn.md); with --zookeeper say --security "
+            "on or none"
+        )
+    if chosen == "migrate":
+        begun = "with" if wanted is not None else f"{data} goes on with"
+        say(
+            f"{begun} --security migrate: nobody is refused, so whoever reaches its ports may do "
+            "everything; duramen security report tells whom --security on would refuse"
+        )
     if recalled == "none":
         say(
             f"{data} ran with --security none, and does so again: whoever reaches its ports may "
             "do everything, and there is no curl.conf or token; --security on gives it identities, "
             "and keeps its records"
         )
-    return recalled or "on"
+    return chosen
 
 
 def _split(names: str | None) -> tuple[str, ...]:
@@ -363,7 +380,7 @@ def show_cluster(state: ClusterState, options: ClusterOptions) -> None:
     for name in ("write_url", "read_url"):
         print(f"{name:10} {document[name]}")
     print(f"{'state':10} {options.folder / 'cluster.json'}")
-    if options.is_secure:
+    if options.security != "none":
         print(f"{'curl':10} curl -K {shlex.quote(str(options.folder / CURL_FILE))} …")
     if options.size.bookies < _BOOKIES_FOR_DEFAULTS:
         print(

@@ -11,12 +11,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from duramen.client.credentials.tokens import GivenToken, TokenFile, TokenSource
 from duramen.errors import DuramenError
 from duramen.wire.edge import gate
+
+if TYPE_CHECKING:
+    from duramen.client.credentials.receiver_header import ReceiverHeader
 
 _SECURE: Final = "https://"
 
@@ -29,11 +32,13 @@ class Credential:
         token: shown to public ports.
         identity: the folder of a certificate, shown wherever TLS asks for one.
         ca: a file of anchors that alone are trusted; None: the identity's, else the system's.
+        header: names the identity to a public port, where it is known who is reached there.
     """
 
     token: TokenSource | None = None
     identity: Path | None = None
     ca: Path | None = None
+    header: ReceiverHeader | None = None
 
     @property
     def name(self) -> str:
@@ -48,8 +53,14 @@ class Credential:
         """See that a URL may see it.
 
         Raises:
-            DuramenError: `invalid_argument`: others on the way could read the token.
+            DuramenError: `invalid_argument`: others on the way could read the token or header.
         """
+        if self.header is not None and not url.startswith(_SECURE):
+            raise DuramenError(
+                "invalid_argument",
+                f"{url}: an identity is named over https alone: others on the way could read it",
+                field="url",
+            )
         if self.token is not None and not url.startswith(_SECURE) and not is_here(url):
             raise DuramenError(
                 "invalid_argument",
@@ -66,6 +77,11 @@ class Credential:
 
     def explain_refusal(self) -> str:
         """What a person does who was refused for who it is."""
+        if self.header is not None:
+            return (
+                "an identity was named by header, and is not believed there: see that its "
+                "certificate is of a CA of this cluster, and not revoked"
+            )
         if self.token is None and self.identity is None:
             return (
                 "nothing was shown: give a token (`token_file` in a program, `duramen context add` "

@@ -158,7 +158,8 @@ def _list_ports(file: Path) -> Iterator[int]:
         for process in document["processes"]:
             if not _is_running(process["pid"]):
                 continue
-            for url in (process["data_url"], process["admin_url"]):
+            more = (process.get("tls_data_url"), process.get("tls_admin_url"))
+            for url in (process["data_url"], process["admin_url"], *more):
                 port = urlsplit(url).port if url is not None else None
                 if port is not None:
                     yield port

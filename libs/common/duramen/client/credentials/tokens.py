@@ -86,7 +86,11 @@ class GivenToken(TokenSource):
 
 
 class TokenFile(TokenSource):
-    """A token in a file, which whoever renews it writes anew."""
+    """A token in a file, which whoever renews it writes anew.
+
+    One that is empty for the moment, as a shell leaves it before the command writes that fills it,
+    leaves the text that was there.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -118,6 +122,8 @@ class TokenFile(TokenSource):
             if seen != self._seen:
                 with self._path.open("rb") as file:
                     content = file.read(_OUTPUT_BYTES_MAX + 1)
+                if self._text and not content.strip():
+                    return self._text
                 self._text = _parse_token(content, self._path)
                 self._seen = seen
         except OSError as error:

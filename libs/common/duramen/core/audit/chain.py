@@ -15,12 +15,22 @@ NO_DIGEST: Final = "0" * 64
 """What the first record of a chain carries in place of the digest before it."""
 
 
+def find_node(chain: str) -> str:
+    """Role and name of the node that makes a chain of this name."""
+    return chain.rpartition("/")[0]
+
+
 class ChainHead(NamedTuple):
     """The last record of a chain: the chain's name, its number from 0, its digest in hex."""
 
     chain: str
     n: int
     digest: str
+
+    @property
+    def node(self) -> str:
+        """Whose chain it is, as `bookie/b-1`."""
+        return find_node(self.chain)
 
 
 class ChainLink(NamedTuple):

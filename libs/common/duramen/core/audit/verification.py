@@ -135,14 +135,17 @@ class ChainCheck:
                 ChainFinding(ChainFlaw.CHANGED, link.chain, "a first record has none before it")
             )
         if record.former is not None:
-            found += self._compare_former(record.former, record.node)
+            found += self._compare_former(record.former, record)
         return found
 
-    def _compare_former(self, named: ChainHead, node: str) -> list[ChainFinding]:
+    def _compare_former(self, named: ChainHead, naming: CheckedRecord) -> list[ChainFinding]:
+        """What a first record says of the chain before it."""
         former = self._chains.get(named.chain)
+        if former is None and not self._is_whole and naming.node not in self._nodes:
+            return []
+        if named.node != naming.node:
+            return self._compare_foreign(named, naming.link.chain)
         if former is None:
-            if not self._is_whole and node not in self._nodes:
-                return []
             return [
                 ChainFinding(ChainFlaw.MISSING, named.chain, f"records 0 to {named.n} are missing")
             ]
@@ -158,6 +161,20 @@ class ChainCheck:
             ]
         detail = f"its follower names another last record: {last}, and not {former.head.n}"
         return [ChainFinding(ChainFlaw.CHANGED, named.chain, detail)]
+
+    def _compare_foreign(self, named: ChainHead, naming: str) -> list[ChainFinding]:
+        """What a chain that names another node's is worth: nothing to that one.
+
+        A node whose id was changed names a record that is there. Whoever stole a key may name what
+        he likes: the other chain neither ends by it, nor misses anything.
+        """
+        chain = self._chains.get(named.chain)
+        if chain is not None and chain.head == named:
+            return []
+        if self._known.get((named.chain, named.n)) == named.digest:
+            return []
+        detail = f"it follows another node's record that is not there: {named.n} of {named.chain}"
+        return [ChainFinding(ChainFlaw.MISSING, naming, detail)]
 
 
 def _follow(chain: _Chain, link: ChainLink) -> list[ChainFinding]:

@@ -25,6 +25,9 @@ _BY_ROLE: Final[Mapping[str, int]] = {
 }
 """Role of an identity → its verbs there."""
 
+HANDING_ROLES: Final = frozenset(("bookie", "sequencer"))
+"""Who hands records on at a write proxy's admin port; no grant lets anybody else."""
+
 
 def list_observed_bits(on_cluster: int) -> int:
     """What whoever has these verbs on the whole cluster has in the system namespace."""

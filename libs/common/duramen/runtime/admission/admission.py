@@ -115,7 +115,8 @@ class ClientAdmission:
             return _explain(error)
 
     def _find_basis(self) -> object:
-        return self._rights.find_table(), self._tokens.change_count, self._trust_count
+        changes = self._tokens.change_count, self._web_bearers.change_count, self._trust_count
+        return self._rights.find_table(), *changes
 
     def _on_trust(self) -> None:
         self._trust_count += 1

@@ -129,7 +129,7 @@ class LastingCalls:
         is_whole = True
         for number, call in enumerate(due, 1):
             if call in self._open and not call.is_ended:
-                is_whole &= self._judge_again(call, now_s)
+                is_whole &= self._judge_again(call)
             if number % _STEP_COUNT == 0:
                 await asyncio.sleep(0)
         self._begin_reviews()
@@ -149,7 +149,7 @@ class LastingCalls:
             "waiting_for_review": len(self._waiting),
         }
 
-    def _judge_again(self, call: AdmittedCall, now_s: float) -> bool:
+    def _judge_again(self, call: AdmittedCall) -> bool:
         """Whether it could be judged."""
         try:
             refusal, is_known = self._judge(call)
@@ -159,7 +159,8 @@ class LastingCalls:
             return False
         if refusal is not None or is_known:
             self._note(call, refusal)
-        elif _is_due(call, now_s) and call not in self._reviews:
+        elif call not in self._reviews:
+            # Also if it is not due: what it was believed by may be what has changed.
             self._waiting.setdefault(call, time.monotonic())
         return True
 

@@ -3,8 +3,7 @@
 It calls in its own name, as any client with an identity does; write proxies make the log. One after
 another is asked until one says that it is stored.
 
-Called by the read proxy's wiring; a `trail.AuditSink`.
-Source: docs/protocol/audit.md "Where records wait".
+Called by read proxies as `AuditSink`. Source: docs/protocol/audit.md "Where records wait".
 """
 
 from __future__ import annotations
@@ -29,11 +28,12 @@ from duramen.runtime.http_client import (
     PeerError,
     UnreachableError,
     close_client,
+    read_date_s,
     translate,
 )
 from duramen.runtime.identity.names import Role
 from duramen.runtime.public.calls import BATCH, RECORDS_PATH
-from duramen.runtime.public.forwarding import is_private, make_peer_client, read_date_s
+from duramen.runtime.public.forwarding import is_private, make_peer_client
 from duramen.runtime.public.peers import PeerOrder
 from duramen.runtime.registry import Roster
 from duramen.runtime.security.process_security import ProcessSecurity

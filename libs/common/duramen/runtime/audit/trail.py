@@ -119,6 +119,8 @@ class AuditTrail:
         self._file_use = asyncio.Lock()
         self._tasks: list[asyncio.Task[None]] = []
         self._has_ended = False
+        self._is_asked_to_end = asyncio.Event()
+        self._has_failed_at_end = False
 
     # --- Life ------------------------------------------------------------------------------------
 
@@ -143,12 +145,17 @@ class AuditTrail:
         ]
 
     async def stop(self) -> None:
-        """End the chain; what the log has not taken within 3 s stays in the file."""
+        """End the chain; what the log has not taken within 3 s stays in the file.
+
+        Without a file a log that is away is tried once more, and then not waited for.
+        """
         if not self._tasks:
             return
         self._report_counts()
         self._seal(END, {})
         self._has_ended = True
+        if self._spool is None:
+            self._is_asked_to_end.set()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_FLUSH_S):
                 while self._waiting and not self._may_stay():  # noqa: ASYNC110 - tasks empty it
@@ -270,8 +277,10 @@ class AuditTrail:
         self._has_new.set()
 
     def _may_stay(self) -> bool:
-        """Whether what waits is in the file, and waits for nothing that comes soon."""
-        return self._spool is not None and self._log_fault is not None and not self._unfiled_count
+        """Whether what waits is in the file, or has none, and waits for nothing that comes soon."""
+        if self._spool is None:
+            return self._has_failed_at_end
+        return self._log_fault is not None and not self._unfiled_count
 
     def _wait(self, one: _Waiting) -> None:
         self._waiting.append(one)
@@ -353,14 +362,25 @@ class AuditTrail:
                 has_sent = await self._send_batch()
             except Exception as error:
                 # Records that come later have to be stored still, whatever this was.
+                was_away = self._log_fault is not None
                 self._log_fault = self._complain("log", error, self._log_fault)
-                await asyncio.sleep(_BACKOFF.pause_us(failure_count) / SECOND)
+                self._has_failed_at_end = was_away and self._is_asked_to_end.is_set()
+                await self._rest(_BACKOFF.pause_us(failure_count) / SECOND)
                 failure_count += 1
                 continue
             failure_count, self._log_fault = 0, None
             if not has_sent:
                 self._has_filed.clear()
                 await self._has_filed.wait()
+
+    async def _rest(self, pause_s: float) -> None:
+        """Leave a log alone that is away; a stop without a file ends that, once."""
+        if self._is_asked_to_end.is_set():
+            await asyncio.sleep(pause_s)
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause_s):
+                await self._is_asked_to_end.wait()
 
     async def _send_batch(self) -> bool:
         """Have the log take the oldest records; whether there were any."""

@@ -3,8 +3,8 @@
 A small file is one conditional PUT (`If-None-Match: *`), which S3 decides for all writers at once.
 A large one is a multipart upload, which nobody can read before it is completed; what a killed
 writer uploaded is freed by the bucket's rule for incomplete uploads (docs/cold-store.md), for no
-listing shows it. Endpoint, region and credentials come from the `AWS_…` variables that all tools
-know.
+listing shows it. Endpoint and region come from the `AWS_…` variables that all tools know, and keys
+from a file, a role or such variables (`s3_keys`).
 
 An answer that is lost is repeated beneath us, so that a file of one's own may be met as
 `AlreadyThere`: see the port. "Not found" is believed only while the bucket is there.
@@ -15,6 +15,7 @@ Called by `opening` for `s3://`. Source: docs/cold-store.md.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -25,6 +26,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import S3Store
 
 from duramen.limits import COLD_STORE_TIMEOUT_US
+from duramen.runtime.cold.s3_keys import find_keys_file
 from duramen.runtime.cold.store import (
     AlreadyThere,
     ColdFile,
@@ -47,6 +49,9 @@ _TRY_COUNT_MAX: Final = 3
 
 _TRUE: Final = ("1", "true", "yes", "on")
 
+_ANSWER: Final = re.compile(r"(status code: \d+[^:]*|error response): .*")
+_CODE: Final = re.compile(r"<Code>(\w{1,64})</Code>")
+
 
 class S3ColdStore(ColdStore):
     """Objects of one bucket, beneath a prefix.
@@ -54,30 +59,37 @@ class S3ColdStore(ColdStore):
     Args:
         bucket: its name.
         prefix: "" for the whole bucket.
+
+    Raises:
+        ValueError: a file of keys is named, and gives none; or variables have half of the keys.
     """
 
     def __init__(self, bucket: str, prefix: str) -> None:
         self.url = f"s3://{bucket}/{prefix}"
         timeout = timedelta(microseconds=COLD_STORE_TIMEOUT_US)
-        self._objects = S3Store(
-            bucket,
-            prefix=prefix or None,
-            client_options={
-                "timeout": timeout,
-                "connect_timeout": timeout / 4,
-                # Options given here hide this variable, which is one of them.
-                "allow_http": os.environ.get("AWS_ALLOW_HTTP", "").lower() in _TRUE,
-            },
-            retry_config={
-                "max_retries": _TRY_COUNT_MAX - 1,
-                "retry_timeout": timeout,
-                "backoff": {
-                    "init_backoff": timedelta(milliseconds=100),
-                    "max_backoff": timedelta(seconds=2),
-                    "base": 2,
+        try:
+            self._objects = S3Store(
+                bucket,
+                prefix=prefix or None,
+                credential_provider=find_keys_file(),
+                client_options={
+                    "timeout": timeout,
+                    "connect_timeout": timeout / 4,
+                    # Options given here hide this variable, which is one of them.
+                    "allow_http": os.environ.get("AWS_ALLOW_HTTP", "").lower() in _TRUE,
                 },
-            },
-        )
+                retry_config={
+                    "max_retries": _TRY_COUNT_MAX - 1,
+                    "retry_timeout": timeout,
+                    "backoff": {
+                        "init_backoff": timedelta(milliseconds=100),
+                        "max_backoff": timedelta(seconds=2),
+                        "base": 2,
+                    },
+                },
+            )
+        except BaseError as error:
+            raise ValueError(_say(error)) from None
 
     def put_new(self, path: str, data: bytes) -> None:
         """See the port."""
@@ -145,20 +157,20 @@ class S3ColdStore(ColdStore):
         try:
             next(iter(obstore.list(self._objects, chunk_size=1)), None)
         except (BaseError, OSError) as error:
-            raise ColdStoreDown(f"{self.url}: {_say(error)}") from error
+            raise ColdStoreDown(f"{self.url}: {_say(error)}") from None
 
     @contextmanager
     def _translated(self, path: str) -> Iterator[None]:
-        """What obstore raises, in the port's words."""
+        """What obstore raises, in the port's words alone: its own show the server's answer."""
         try:
             yield
-        except AlreadyExistsError as error:
-            raise AlreadyThere(path) from error
-        except FileNotFoundError as error:
+        except AlreadyExistsError:
+            raise AlreadyThere(path) from None
+        except FileNotFoundError:
             self._check_bucket()
-            raise NotThere(path) from error
+            raise NotThere(path) from None
         except (BaseError, OSError) as error:
-            raise ColdStoreDown(f"{self.url}: {_say(error)}") from error
+            raise ColdStoreDown(f"{self.url}: {_say(error)}") from None
 
 
 class S3Writer:
@@ -197,5 +209,11 @@ class S3Writer:
 
 
 def _say(error: Exception) -> str:
-    """The first line of what obstore says, which goes on with its whole request."""
-    return str(error).strip().partition("\n")[0][:300]
+    """The first line of what obstore says, which goes on with its whole request.
+
+    Of the server's answer its code alone: answers show which key was used, and what was signed.
+    """
+    text = str(error).strip()
+    code = _CODE.search(text)
+    line = _ANSWER.sub(r"\1", text.partition("\n")[0])[:300]
+    return line if code is None else f"{line} ({code[1]})"

@@ -35,7 +35,7 @@ class ClientCredentials:
             now_s: seconds since 1970.
 
         Raises:
-            CredentialRefusedError: nobody who is known, now.
+            CredentialRefusedError: nobody who is known, now; NothingKnownError: nobody can say.
         """
         text = _find_text(authorizations)
         if text.startswith(PREFIX):

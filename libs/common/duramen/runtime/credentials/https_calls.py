@@ -2,7 +2,8 @@
 
 A server's word counts as far as its certificate is one of `ca_file`'s: neither the system's
 authorities nor the cluster's own are asked. Nothing of the environment counts, nothing is followed,
-nothing is unpacked. The bound in time is the caller's.
+nothing is unpacked. The bound in time is the caller's. httpx is imported with the first call: its
+import is a quarter of a process's start, and most have no server to call.
 
 Called by `key_sources` and `token_reviews`.
 Source: docs/protocol/credentials.md "Keys of issuers".
@@ -14,17 +15,19 @@ import asyncio
 import contextlib
 import ssl
 from collections.abc import AsyncIterator
+from http import HTTPStatus
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-import httpx
+if TYPE_CHECKING:
+    import httpx
 
 ANSWER_BYTES_MAX: Final = 256 << 10
 CALL_S_MAX: Final = 5.0
 """What callers give one reading of keys, or one review."""
 
 _BEARER_BYTES_MAX: Final = 8_192
-_WELL: Final = (httpx.codes.OK, httpx.codes.CREATED)
+_WELL: Final = (HTTPStatus.OK, HTTPStatus.CREATED)
 
 
 class CallFailedError(Exception):
@@ -44,6 +47,8 @@ class HttpsCaller:
         Raises:
             CallFailedError: there is no answer, or one that is not well, encoded or too long.
         """
+        import httpx  # noqa: PLC0415
+
         try:
             return await self._call(url, body)
         except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
@@ -74,6 +79,8 @@ async def open_caller(ca_file: Path, bearer_file: Path | None) -> AsyncIterator[
     Raises:
         CallFailedError: a file cannot be read, or holds something else.
     """
+    import httpx  # noqa: PLC0415
+
     context = await asyncio.to_thread(_trust, ca_file)
     # Kubernetes serves its key set as the second of these, and as nothing else.
     types = "application/json, application/jwk-set+json"

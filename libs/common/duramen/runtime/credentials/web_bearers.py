@@ -73,7 +73,8 @@ class WebBearers:
         """Whom a token names. One with an unknown key waits while its issuer is asked, 5 s at most.
 
         Raises:
-            CredentialRefusedError: it names nobody.
+            CredentialRefusedError: it names nobody; NothingKnownError: its issuer's keys could not
+                be read.
         """
         digest = _hash(text)
         if (kept := self._find(digest, now_s)) is not None:
@@ -92,6 +93,11 @@ class WebBearers:
     def find(self, text: str, now_s: float) -> Bearer | None:
         """Whom a token names that was believed already, and may be still; None: judge it."""
         return self._find(_hash(text), now_s)
+
+    @property
+    def change_count(self) -> int:
+        """Another number after keys of an issuer came or went."""
+        return sum(holder.change_count for holder in self._holders.values())
 
     def statistics(self) -> dict[str, int]:
         """Sizes and counters; those of keys and reviews are sums over the issuers."""

@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
+import os
 import resource
 import socket
 from collections.abc import Callable
@@ -42,6 +43,10 @@ _STREAM_WINDOW_BYTES: Final = FRAME_BYTES_MAX
 
 _LOG: Final = logging.getLogger(__name__)
 _LISTEN: Final = "0A"
+_UNSENT_BYTES: Final = 256 * KIB
+"""What the kernel takes of an answer beyond what its peer's window lets it send. Without this it
+takes up to 4 MiB for each peer that does not read, out of what all sockets of the machine share."""
+
 _STOP_S: Final = 5.0
 _LEAVE_S: Final = 60.0
 """A server that was replaced has so long for the calls that it has: appends wait for as long."""
@@ -146,6 +151,7 @@ class EmbeddedServer:
                 _, writer = await asyncio.open_connection(self._host, self.port)
                 writer.close()
                 self._reserved.close()
+                _bound_unsent(find_listeners(self.port))
                 return
             await asyncio.sleep(0.01)
         raise TimeoutError(f"port {self.port} did not come up")
@@ -222,6 +228,7 @@ class EmbeddedServer:
                 await self._end(after, _STOP_S)
                 return False
             self._running = after
+            _bound_unsent(find_listeners(self.port) - known)
         if self._on_replaced is not None:
             self._on_replaced()
         await self._end(before, _LEAVE_S)
@@ -275,6 +282,33 @@ def find_listeners(port: int) -> frozenset[str]:
     """The sockets that listen on a port, by inode; none where the system does not tell."""
     rows = _read_sockets(port) or ()
     return frozenset(inode for _, _, _, state, _, _, _, _, _, inode, *_ in rows if state == _LISTEN)
+
+
+def _bound_unsent(listeners: frozenset[str]) -> None:
+    """Have the connections that these sockets accept hold no more than `_UNSENT_BYTES` unsent.
+
+    The library makes its sockets itself and has no option for that; accepted ones inherit it.
+    """
+    wanted = {f"socket:[{inode}]" for inode in listeners}
+    for link in Path("/proc/self/fd").iterdir() if wanted else ():
+        with contextlib.suppress(OSError):  # who listed the folder has closed it again
+            if str(link.readlink()) in wanted:
+                with copy_socket(int(link.name)) as listener:
+                    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
+
+
+def copy_socket(descriptor: int) -> socket.socket:
+    """A socket of this process by its number, for whoever did not open it.
+
+    Raises:
+        OSError: the number is no socket's, or none at all; nothing is left open.
+    """
+    copied = os.dup(descriptor)
+    try:
+        return socket.socket(fileno=copied)
+    except OSError:
+        os.close(copied)
+        raise
 
 
 def _read_sockets(port: int) -> list[list[str]] | None:

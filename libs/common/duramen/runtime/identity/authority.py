@@ -15,9 +15,7 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, NamedTuple
 
-import orjson
 from cryptography import x509
 
 from duramen.runtime.folders import sync_folder
@@ -31,44 +29,30 @@ from duramen.runtime.identity.certificates import (
     CertificateRefusedError,
     Places,
     issue_leaf,
-    list_anchors,
-    list_revoked,
-    make_authority,
     make_key,
     name_domain,
-    number_of,
 )
-from duramen.runtime.identity.folder import (
-    HeldIdentity,
-    encode_bundle,
-    encode_key,
-    read_bundle,
-    read_key,
-)
+from duramen.runtime.identity.folder import HeldIdentity, read_bundle, read_key
 from duramen.runtime.identity.generations import (
     AUTHORITY_KEY_FILE,
     BUNDLE_FILE,
     LINK,
-    LIST_FILE,
     locked,
     resolve,
     write_generation,
 )
 from duramen.runtime.identity.names import Identity, IdentityError
-
-ISSUED_FILE: Final = "issued.jsonl"
-OTHER_KEY_FILE: Final = "other.key"
-ANNOUNCED_FOR: Final = dt.timedelta(days=1)
-"""So long a CA is known before it issues: who is not seen has time to hear of it."""
-
-
-class Issued(NamedTuple):
-    """A certificate that was issued, and by which CA: its serial, in hexadecimal digits."""
-
-    serial: int
-    identity: str
-    ends: dt.datetime
-    issuer: str
+from duramen.runtime.identity.succession import (
+    ANNOUNCED_FOR,
+    ISSUED_FILE,
+    OTHER_KEY_FILE,
+    Issued,
+    Succession,
+    decode_lines,
+    encode_line,
+    name_authority,
+    note,
+)
 
 
 class KeptAuthority:
@@ -76,19 +60,22 @@ class KeptAuthority:
 
     Attributes:
         domain: the uuid of its cluster.
-        bundle: what its cluster trusts, with what it revoked so far.
     """
 
-    def __init__(self, folder: Path, signers: tuple[Authority, ...], bundle: Bundle) -> None:
-        domain = name_domain(signers[0].certificate)
+    def __init__(self, folder: Path, kept: Succession) -> None:
+        first = kept.signers[0].certificate
+        domain = name_domain(first)
         if domain is None:
-            subject = signers[0].certificate.subject.rfc4514_string()
+            subject = first.subject.rfc4514_string()
             raise IdentityError(f"{folder} holds the CA {subject!r}, which is no cluster's")
         self.domain = domain
-        self.bundle = bundle
         self._folder = folder
-        self._signers = signers
-        """Those whose keys are here, as they stand in the bundle: the first one issues."""
+        self._kept = kept
+
+    @property
+    def bundle(self) -> Bundle:
+        """What its cluster trusts, with what it revoked so far."""
+        return self._kept.bundle
 
     def issue(
         self,
@@ -105,17 +92,12 @@ class KeptAuthority:
             OSError: it could not be noted, and does not count as issued.
         """
         assert identity.domain == self.domain, identity
-        key = make_key()
-        public = key.public_key()
+        key, signer = make_key(), self._kept.signers[0]
         try:
-            leaf = issue_leaf(self._signers[0], identity, public, now, places=places, life=life)
+            leaf = issue_leaf(signer, identity, key.public_key(), now, places=places, life=life)
         except CertificateRefusedError as error:
             raise IdentityError(f"a certificate of {identity} {error}") from None
-        self._note(
-            Issued(
-                leaf.serial_number, str(identity), leaf.not_valid_after_utc, _name(self._signers[0])
-            )
-        )
+        self._note(note(leaf, str(identity), signer))
         return HeldIdentity(identity, key, leaf, self.bundle)
 
     def list_issued(self) -> list[Issued]:
@@ -126,29 +108,18 @@ class KeptAuthority:
         """
         path = self._folder / ISSUED_FILE
         # Lines of a CA that was replaced stand in the same file.
-        names = {_name(signer) for signer in self._signers}
+        names = set(map(name_authority, self._kept.signers))
         try:
-            whole, _, _torn = path.read_bytes().rpartition(b"\n")
-            rows = [orjson.loads(line) for line in whole.splitlines()]
-            return [
-                Issued(
-                    int(row["serial"], 16),
-                    str(row["identity"]),
-                    dt.datetime.fromisoformat(row["ends"]),
-                    row["issuer"],
-                )
-                for row in rows
-                if row["issuer"] in names
-            ]
+            lines = decode_lines(path.read_bytes(), path)
         except FileNotFoundError:
             return []
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except OSError as error:
             raise IdentityError(f"{path} cannot be read: {error}") from None
+        return [line for line in lines if line.issuer in names]
 
     def list_revoked(self) -> dict[int, dt.datetime]:
         """Serial → since when, of the lists of the CAs which are here."""
-        own = self.bundle.lists[: len(self._signers)]
-        return {row.serial_number: row.revocation_date_utc for one in own for row in one}
+        return self._kept.list_revoked()
 
     def revoke(self, serials: Iterable[int], now: dt.datetime) -> None:
         """Name further certificates in the lists; who trusts them learns it from its folder.
@@ -160,18 +131,7 @@ class KeptAuthority:
             IdentityError: the file of what was issued cannot be read.
             OSError: it could not be written; nothing is revoked.
         """
-        issued = self.list_issued()
-        ended = {one.serial for one in issued if one.ends <= now}
-        issuers = {one.serial: one.issuer for one in issued}
-        wanted = set(serials)
-        lists = list(self.bundle.lists)
-        for index, signer in enumerate(self._signers):
-            mine = {serial for serial in wanted if issuers.get(serial) in (None, _name(signer))}
-            before = {one.serial_number: one.revocation_date_utc for one in lists[index]}
-            revoked = dict.fromkeys(mine, now) | before
-            kept = {serial: since for serial, since in revoked.items() if serial not in ended}
-            lists[index] = list_revoked(signer, kept, now, above=number_of(lists[index]))
-        self._write(self._signers, Bundle(self.bundle.anchors, tuple(lists)))
+        self._write(self._kept.revoke(self.list_issued(), serials, now))
 
     # --- Replacing -------------------------------------------------------------------------------
 
@@ -184,10 +144,7 @@ class KeptAuthority:
         """
         if len(self.bundle.anchors) > 1:
             raise IdentityError(f"{self._folder} holds two CAs already: retire the second one")
-        other = make_authority(self.domain, now, parent)
-        anchors = *self.bundle.anchors, other.certificate
-        lists = *self.bundle.lists, list_revoked(other, {}, now)
-        self._write((*self._signers, other), Bundle(anchors, lists))
+        self._write(self._kept.announce(self.domain, now, parent))
 
     def switch(self, now: dt.datetime, *, is_known_everywhere: bool = False) -> None:
         """Issue by the other CA from now on. What the first issued stays valid.
@@ -209,8 +166,7 @@ class KeptAuthority:
                 f"not trust it yet would meet strangers. Wait until {known_at:%Y-%m-%d %H:%M UTC}, "
                 "or see that every process uses the bundle, and say --now"
             )
-        flip = slice(None, None, -1)
-        self._write((second, first), Bundle(self.bundle.anchors[flip], self.bundle.lists[flip]))
+        self._write(self._kept.flip())
 
     def retire(self, now: dt.datetime, *, is_wanted_now: bool = False) -> None:
         """Trust the CA that does not issue no more.
@@ -222,12 +178,12 @@ class KeptAuthority:
             IdentityError: there is no other one, or what it issued has not ended.
             OSError: it could not be written; nothing has changed.
         """
-        first, second = self._see_two()
+        _, second = self._see_two()
         over = self.list_revoked()
         left = [
             one
             for one in self.list_issued()
-            if one.issuer == _name(second) and one.ends > now and one.serial not in over
+            if one.issuer == name_authority(second) and one.ends > now and one.serial not in over
         ]
         if left and not is_wanted_now:
             last = max(left, key=lambda one: one.ends)
@@ -236,31 +192,25 @@ class KeptAuthority:
                 f" until {last.ends:%Y-%m-%d %H:%M UTC}: issue anew to all and wait, revoke what "
                 "is not used, or say --now: who has none of the other CA is a stranger then"
             )
-        self._write((first,), Bundle(self.bundle.anchors[:1], self.bundle.lists[:1]))
+        self._write(self._kept.retire())
 
     def _see_two(self) -> tuple[Authority, Authority]:
-        if len(self._signers) != 2:
+        if len(self._kept.signers) != 2:
             raise IdentityError(f"{self._folder} holds one CA: `duramen ca announce` makes another")
-        first, second = self._signers
+        first, second = self._kept.signers
         return first, second
 
-    def _write(self, signers: tuple[Authority, ...], bundle: Bundle) -> None:
-        write_generation(self._folder, _encode(signers, bundle))
-        self._signers, self.bundle = signers, bundle
+    def _write(self, kept: Succession) -> None:
+        write_generation(self._folder, kept.encode())
+        self._kept = kept
 
     def _note(self, line: Issued) -> None:
-        fields = {
-            "serial": f"{line.serial:x}",
-            "identity": line.identity,
-            "ends": line.ends.isoformat(),
-            "issuer": line.issuer,
-        }
         with (self._folder / ISSUED_FILE).open("ab+") as file:
             os.fchmod(file.fileno(), 0o600)
             file.seek(0)
             # A line that a loss of power cut short was given to nobody.
             file.truncate(file.read().rfind(b"\n") + 1)
-            file.write(orjson.dumps(fields) + b"\n")
+            file.write(encode_line(line))
             file.flush()
             os.fsync(file.fileno())
         sync_folder(self._folder)
@@ -286,9 +236,7 @@ def begin_authority(
     """
     with locked(folder):
         _refuse_to_replace(folder, domain, is_replacing=is_replacing)
-        authority = make_authority(domain, now, parent)
-        bundle = Bundle((authority.certificate,), (list_revoked(authority, {}, now),))
-        write_generation(folder, _encode((authority,), bundle))
+        write_generation(folder, Succession.begin(domain, now, parent).encode())
 
 
 def read_authority(folder: Path, now: dt.datetime) -> Authority:
@@ -318,17 +266,12 @@ def open_authority(folder: Path, now: dt.datetime) -> Iterator[KeptAuthority]:
         raise IdentityError(f"{folder} holds no CA: `duramen ca init` makes one")
     with locked(folder):
         place = resolve(folder)
-        key = read_key(place / AUTHORITY_KEY_FILE)
+        # The key comes first: who may not have it need not hear what else is wrong.
+        keys = [read_key(place / AUTHORITY_KEY_FILE)]
         bundle = read_bundle(place, now)
-        if bundle.anchors[0].public_key() != key.public_key() or not bundle.lists:
-            raise IdentityError(
-                f"{place / AUTHORITY_KEY_FILE} is not the key of the first certificate in "
-                f"{place / BUNDLE_FILE}, or {place / LIST_FILE} is missing: restore all three"
-            )
-        signers = [Authority(key, bundle.anchors[0])]
         if len(bundle.anchors) > 1:
-            signers.append(_read_other(place, bundle.anchors[1]))
-        yield KeptAuthority(folder, tuple(signers), bundle)
+            keys.append(read_key(place / OTHER_KEY_FILE))
+        yield KeptAuthority(folder, Succession.join(place, bundle, tuple(keys)))
 
 
 def read_former_domain(folder: Path) -> str | None:
@@ -338,26 +281,6 @@ def read_former_domain(folder: Path) -> str | None:
         return name_domain(x509.load_pem_x509_certificates(content)[0])
     except (*UNREADABLE, OSError, IdentityError):
         return None
-
-
-def _read_other(place: Path, anchor: x509.Certificate) -> Authority:
-    key = read_key(place / OTHER_KEY_FILE)
-    if anchor.public_key() != key.public_key():
-        raise IdentityError(
-            f"{place / OTHER_KEY_FILE} is not the key of the second certificate in "
-            f"{place / BUNDLE_FILE}: restore both"
-        )
-    return Authority(key, anchor)
-
-
-def _name(authority: Authority) -> str:
-    return list_anchors(Bundle((authority.certificate,)))[0]
-
-
-def _encode(signers: tuple[Authority, ...], bundle: Bundle) -> dict[str, bytes]:
-    names = (AUTHORITY_KEY_FILE, OTHER_KEY_FILE)
-    keys = {name: encode_key(one.key) for name, one in zip(names, signers, strict=False)}
-    return keys | encode_bundle(bundle)
 
 
 def _refuse_to_replace(folder: Path, domain: str, *, is_replacing: bool) -> None:

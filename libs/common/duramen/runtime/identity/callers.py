@@ -136,6 +136,27 @@ class OwnHeaders:
             del self._made_for[key]
         self._shifts_s[receiver] = theirs_s - now.timestamp()
 
+    def reconsider(
+        self,
+        receiver: Identity,
+        refused: str,
+        their_s: float | None,
+        now: dt.datetime,
+        client: NamedClient | None = None,
+    ) -> None:
+        """A receiver does not know a header: make another one, by its clock if it told it.
+
+        Args:
+            refused: the header; many calls may carry it, and one new one is enough for all.
+            their_s: seconds since 1970. A header is made for no time beyond the certificate's.
+        """
+        if not self.forget(receiver, refused, client) or their_s is None:
+            return
+        leaf = self._held.leaf
+        begins, ends = leaf.not_valid_before_utc, leaf.not_valid_after_utc
+        if begins.timestamp() <= their_s <= ends.timestamp():
+            self.shift(receiver, their_s, now)
+
     def forget(self, receiver: Identity, refused: str, client: NamedClient | None = None) -> bool:
         """A receiver refused a header: make another one, unless it was made already."""
         if client is not None:

@@ -176,6 +176,35 @@ def issue_leaf(
     return leaf
 
 
+def issue_public_leaf(
+    authority: Authority,
+    name: str,
+    places: Places,
+    public_key: ec.EllipticCurvePublicKey,
+    now: dt.datetime,
+) -> x509.Certificate:
+    """A server's certificate for a public port: it names hosts, and is nobody's identity.
+
+    Args:
+        name: what people see; nobody compares it.
+        places: any number of hosts, as it stands in no header.
+    """
+    called = [*map(x509.DNSName, places.names), *map(x509.IPAddress, places.addresses)]
+    assert called, "whom no client calls needs no certificate"
+    ends = min(now + LEAF_LIFE, authority.certificate.not_valid_after_utc)
+    purposes = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
+    return (
+        _begin(public_key, authority.key, now, ends)
+        .subject_name(_make_name((NameOID.COMMON_NAME, name)))
+        .issuer_name(authority.certificate.subject)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_LEAF_USAGE, critical=True)
+        .add_extension(purposes, critical=False)
+        .add_extension(x509.SubjectAlternativeName(called), critical=False)
+        .sign(authority.key, hashes.SHA256())
+    )
+
+
 def list_revoked(
     authority: Authority, revoked: Mapping[int, dt.datetime], now: dt.datetime, *, above: int = 0
 ) -> x509.CertificateRevocationList:
@@ -227,6 +256,19 @@ def judge_leaf(leaf: x509.Certificate, bundle: Bundle, domain: str, now: dt.date
     Raises:
         CertificateRefusedError: it is not to be trusted.
     """
+    anchor = judge_issue(leaf, bundle, now)
+    identity = read_leaf(leaf)
+    if identity.domain != domain or name_domain(anchor) not in (None, domain):
+        raise CertificateRefusedError(f"is of another cluster than {domain}: {identity}")
+    return identity
+
+
+def judge_issue(leaf: x509.Certificate, bundle: Bundle, now: dt.datetime) -> x509.Certificate:
+    """The anchor of a certificate of any form that is trusted now, and not revoked.
+
+    Raises:
+        CertificateRefusedError: it is not to be trusted.
+    """
     anchor = next((anchor for anchor in bundle.anchors if _is_issued_by(leaf, anchor)), None)
     if anchor is None:
         raise CertificateRefusedError("is issued by no CA of ca.crt")
@@ -237,10 +279,7 @@ def judge_leaf(leaf: x509.Certificate, bundle: Bundle, domain: str, now: dt.date
             leaf.serial_number
         ):
             raise CertificateRefusedError("is revoked")
-    identity = read_leaf(leaf)
-    if identity.domain != domain or name_domain(anchor) not in (None, domain):
-        raise CertificateRefusedError(f"is of another cluster than {domain}: {identity}")
-    return identity
+    return anchor
 
 
 def read_leaf(leaf: x509.Certificate) -> Identity:

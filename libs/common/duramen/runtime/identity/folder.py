@@ -14,7 +14,7 @@ import datetime as dt
 import ipaddress
 import os
 import stat
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Final, NamedTuple
 
 from cryptography import x509
@@ -114,9 +114,28 @@ def read_bundle(place: Path, now: dt.datetime) -> Bundle:
     Raises:
         IdentityError: as `read_folder`.
     """
+    anchors = read_file(place / BUNDLE_FILE)
+    try:
+        lists = read_file(place / LIST_FILE)
+    except UnsettledError:
+        lists = None
+    return parse_bundle(place, anchors, lists, now)
+
+
+def parse_bundle(
+    place: PurePath, anchors_pem: bytes, lists_pem: bytes | None, now: dt.datetime
+) -> Bundle:
+    """A bundle of what its two files hold; None: there is no file of lists.
+
+    Args:
+        place: where they lie, for what people are told.
+
+    Raises:
+        IdentityError: it is not to be trusted.
+    """
     path = place / BUNDLE_FILE
     try:
-        anchors = tuple(x509.load_pem_x509_certificates(read_file(path)))
+        anchors = tuple(x509.load_pem_x509_certificates(anchors_pem))
     except UNREADABLE:
         raise IdentityError(f"{path} holds no certificates in PEM") from None
     if not 1 <= len(anchors) <= ANCHOR_COUNT_MAX:
@@ -133,7 +152,9 @@ def read_bundle(place: Path, now: dt.datetime) -> Bundle:
         raise IdentityError(f"{path} holds two certificates with one subject: give CAs other names")
     _see_one_in_time(path, anchors, now)
     bundle = Bundle(anchors)
-    return bundle._replace(lists=_read_lists(place / LIST_FILE, bundle))
+    if lists_pem is None:
+        return bundle
+    return bundle._replace(lists=_parse_lists(place / LIST_FILE, lists_pem, bundle))
 
 
 def read_key(path: Path) -> Key:
@@ -142,7 +163,15 @@ def read_key(path: Path) -> Key:
     Raises:
         IdentityError: it is too open, or no such key.
     """
-    content = read_file(path, is_secret=True)
+    return parse_key(path, read_file(path, is_secret=True))
+
+
+def parse_key(path: PurePath, content: bytes) -> Key:
+    """A key of what its file holds.
+
+    Raises:
+        IdentityError: it is no such key.
+    """
     try:
         key = load_pem_private_key(content, password=None)
     except UNREADABLE:
@@ -152,7 +181,9 @@ def read_key(path: Path) -> Key:
     return key
 
 
-def _see_one_in_time(path: Path, anchors: tuple[x509.Certificate, ...], now: dt.datetime) -> None:
+def _see_one_in_time(
+    path: PurePath, anchors: tuple[x509.Certificate, ...], now: dt.datetime
+) -> None:
     """An anchor whose time is over, or has not come, harms only what it issued."""
     refusals = []
     for anchor in anchors:
@@ -166,12 +197,10 @@ def _see_one_in_time(path: Path, anchors: tuple[x509.Certificate, ...], now: dt.
     )
 
 
-def _read_lists(path: Path, bundle: Bundle) -> tuple[x509.CertificateRevocationList, ...]:
-    """One list for each anchor, in their order; none where there is no file."""
-    try:
-        content = read_file(path)
-    except UnsettledError:
-        return ()
+def _parse_lists(
+    path: PurePath, content: bytes, bundle: Bundle
+) -> tuple[x509.CertificateRevocationList, ...]:
+    """One list for each anchor, in their order."""
     try:
         found = list(map(x509.load_pem_x509_crl, _split_lists(content)))
         lists = {judge_list(revoked, bundle): revoked for revoked in found}

@@ -37,13 +37,15 @@ secureClientPort={port}
 serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory
 authProvider.x509=duramen.IdentityProvider
 duramen.domain={domain}
-enforce.auth.enabled=true
-enforce.auth.schemes=x509
-DigestAuthenticationProvider.enabled=false
+{enforced}DigestAuthenticationProvider.enabled=false
 ssl.clientAuth=need
 ssl.trustStore.location={anchors}
 ssl.trustStore.type=PEM
 client.certReload=true
+"""
+_ENFORCED: Final = """\
+enforce.auth.enabled=true
+enforce.auth.schemes=x509
 """
 _QUORUM: Final = """\
 sslQuorum=true
@@ -102,10 +104,19 @@ def write_held_files(held: HeldIdentity, data_dir: Path) -> None:
     _write(folder / _KEY_FILE, encode_whole(held))
 
 
-def format_settings(identity: Identity, *, host: str, port: int, is_member: bool) -> str:
-    """Lines of the server's configuration: TLS for clients, and between members of a quorum."""
+def format_settings(
+    identity: Identity, *, host: str, port: int, is_member: bool, is_open: bool = False
+) -> str:
+    """Lines of the server's configuration: TLS for clients, and between members of a quorum.
+
+    Args:
+        is_open: clients without an identity are not sent away from another port.
+    """
     anchors = f"./{_FOLDER}/{_BUNDLE_FILE}"
-    text = _CLIENTS.format(host=host, port=port, domain=identity.domain, anchors=anchors)
+    enforced = "" if is_open else _ENFORCED
+    text = _CLIENTS.format(
+        host=host, port=port, domain=identity.domain, anchors=anchors, enforced=enforced
+    )
     text += _BOTH.format(prefix="ssl")
     if is_member:
         text += _QUORUM.format(anchors=anchors) + _BOTH.format(prefix="ssl.quorum")
@@ -122,7 +133,8 @@ def make_probe_context(data_dir: Path) -> ssl.SSLContext:
     context = make_client_context((folder / _BUNDLE_FILE).read_text())
     # Its certificate names where others call it, which loopback need not be.
     context.check_hostname = False
-    context.load_cert_chain(folder / _KEY_FILE)
+    # Read once: OpenSSL opens a file for the certificate, and again for the key.
+    _load_whole(context, (folder / _KEY_FILE).read_bytes())
     return context
 
 
@@ -142,10 +154,7 @@ def load_identity(context: ssl.SSLContext, held: HeldIdentity) -> None:
     Raises:
         OSError: the private copy cannot be written.
     """
-    with tempfile.NamedTemporaryFile(suffix=".pem") as copy:
-        copy.write(encode_whole(held))
-        copy.flush()
-        context.load_cert_chain(copy.name)
+    _load_whole(context, encode_whole(held))
 
 
 def encode_whole(held: HeldIdentity) -> bytes:
@@ -155,6 +164,14 @@ def encode_whole(held: HeldIdentity) -> bytes:
     from duramen.runtime.identity.folder import encode_key  # noqa: PLC0415
 
     return encode_key(held.key) + held.leaf.public_bytes(Encoding.PEM)
+
+
+def _load_whole(context: ssl.SSLContext, content: bytes) -> None:
+    """Of a text with key and certificate, by a copy that nobody replaces meanwhile."""
+    with tempfile.NamedTemporaryFile(suffix=".pem") as copy:
+        copy.write(content)
+        copy.flush()
+        context.load_cert_chain(copy.name)
 
 
 def _write(path: Path, content: bytes) -> None:

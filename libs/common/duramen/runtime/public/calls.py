@@ -143,6 +143,9 @@ _OF_CHANGE: Final = (
     *_OF_LOG, "log_held", "log_unavailable", "batch_too_large", "unsupported_media",
     "audit_unavailable",
 )  # fmt: skip
+_BY_ID: Final = "condition_failed"
+"""Of a call that takes `log_id`: the name stands for another log."""
+
 _OF_CONFIG: Final = (
     "unsupported_media", "batch_too_large", "log_unavailable", "audit_unavailable",
 )  # fmt: skip
@@ -251,10 +254,10 @@ CALLS: Final = (
         "The others stay. What needs a new segment gets one at once.",
         _given(200, "the configuration as it is now", LogChangedAnswer),
         (
-            *_OF_LOG, *_OF_CONFIG, "config_conflict", "placement_impossible", "needs_ordered",
-            "log_held",
+            *_OF_LOG, *_OF_CONFIG, _BY_ID, "config_conflict", "placement_impossible",
+            "needs_ordered", "log_held",
         ),
-        ("config_version",), {JSON: "LogConfig"}, fate=CallFate.REPEATABLE,
+        ("log_id", "config_version"), {JSON: "LogConfig"}, fate=CallFate.REPEATABLE,
     ),
     PublicCall(
         "getLog", "GET", LOG_PATH, Side.BOTH, Verb.LIST,
@@ -264,7 +267,7 @@ CALLS: Final = (
     PublicCall(
         "deleteLog", "DELETE", LOG_PATH, Side.WRITE, Verb.DELETE,
         "Delete a log", "It can be had back until `undelete_until`.",
-        _given(200, "it is deleted", DeletedAnswer), _OF_CHANGE,
+        _given(200, "it is deleted", DeletedAnswer), (*_OF_CHANGE, _BY_ID), ("log_id",),
         body={JSON: "Nothing"}, fate=CallFate.REPEATABLE,
     ),
     PublicCall(
@@ -277,14 +280,15 @@ CALLS: Final = (
         "truncateLog", "POST", f"{LOG_PATH}:truncate", Side.WRITE, Verb.TRUNCATE,
         "Truncate everything before a position", "`changed` is false if that was so already.",
         _given(200, "where the log begins now", TruncatedAnswer),
-        (*_OF_CHANGE, "invalid_position", "beyond_tail", "data_unavailable", "data_lost",
+        (*_OF_CHANGE, _BY_ID, "invalid_position", "beyond_tail", "data_unavailable", "data_lost",
          "cold_store_unavailable"),
+        ("log_id",),
         body={JSON: "Truncation"}, needs_body=True, fate=CallFate.REPEATABLE,
     ),
     PublicCall(
         "endLog", "POST", f"{LOG_PATH}:end", Side.WRITE, Verb.END,
         "End the stream", "No append any more; everything stays readable.",
-        _given(200, "it has ended", EndedAnswer), _OF_CHANGE,
+        _given(200, "it has ended", EndedAnswer), (*_OF_CHANGE, _BY_ID), ("log_id",),
         body={JSON: "Nothing"}, fate=CallFate.REPEATABLE,
     ),
     PublicCall(
@@ -293,9 +297,10 @@ CALLS: Final = (
         "Every append from `tail` on that names another token is refused.",
         _given(200, "it is set", FencedAnswer),
         (
-            *_OF_CHANGE, "log_ended", "fencing_token_mismatch", "append_uncertain",
+            *_OF_CHANGE, _BY_ID, "log_ended", "fencing_token_mismatch", "append_uncertain",
             "not_enough_bookies", "window_full", "needs_ordered", "mode_changing",
         ),
+        ("log_id",),
         body={JSON: "Token"}, needs_body=True, fate=CallFate.UNCERTAIN,
     ),
     PublicCall(
@@ -303,9 +308,10 @@ CALLS: Final = (
         "Close the open segment and open the next one", "Soon. `epoch` null: none is open.",
         _given(202, "it is being closed", RolledAnswer),
         (
-            *_OF_LOG, "log_unavailable", "log_ended", "log_held", "unsupported_media",
+            *_OF_LOG, _BY_ID, "log_unavailable", "log_ended", "log_held", "unsupported_media",
             "audit_unavailable",
         ),
+        ("log_id",),
         fate=CallFate.REPEATABLE,
     ),
     PublicCall(

@@ -19,7 +19,6 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from email.utils import parsedate_to_datetime
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlsplit
 
@@ -42,6 +41,7 @@ from duramen.runtime.http_client import (
     PeerError,
     UnreachableError,
     close_client,
+    read_date_s,
     translate,
 )
 from duramen.runtime.identity.header import NamedClient
@@ -592,14 +592,6 @@ def _list_named(naming: _Naming | None) -> list[tuple[str, str]]:
     if naming is None or naming.header is None:
         return []
     return [(IDENTITY_HEADER, naming.header)]
-
-
-def read_date_s(text: str | None) -> int | None:
-    """The time of a header `Date`, in seconds since 1970."""
-    try:
-        return None if text is None else int(parsedate_to_datetime(text).timestamp())
-    except (ValueError, OverflowError):
-        return None
 
 
 def _make_answer(status: int, headers: list[tuple[str, str]], body: bytes) -> Response:

@@ -53,6 +53,7 @@ LIST_COUNT_MAX: Final = 1_000
 READ_COUNT_MAX: Final = 10_000
 
 NAMESPACE_PATTERN: Final = "^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
+LOG_ID_PATTERN: Final = "^[1-9][0-9]{0,9}$"
 LOG_PATTERN: Final = "^[A-Za-z0-9][A-Za-z0-9._-]{0,254}$"
 
 _DESCRIPTION: Final = """\
@@ -241,6 +242,10 @@ _PARAMETERS: Final = {
         ),
         "required": True,
     },
+    "log_id": _query(
+        "log_id", "refuse as `condition_failed` unless the name stands for the log of this id",
+        {"type": "string", "pattern": LOG_ID_PATTERN}, "7",
+    ),
     "config_version": _query(
         "config_version",
         "refuse as `config_conflict` unless the stored configuration has this version",

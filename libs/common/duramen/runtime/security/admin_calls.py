@@ -4,7 +4,8 @@ A process with an identity shows it, trusts its bundle alone, and asks nobody in
 while the cluster turns security on. The host is compared with the node's certificate, its role is
 not: the HTTP library shows no certificate. So what is asked for here decides nothing.
 
-Called by the write proxy's cluster routes. Source: docs/protocol/identity.md "TLS",
+Called by the write proxy's cluster routes and by `audit.by_admin_ports`.
+Source: docs/protocol/identity.md "TLS",
 docs/protocol/turning-on.md "Which way a call takes".
 """
 
@@ -17,6 +18,7 @@ from typing import Any, Final
 import orjson
 from pyreqwest.client import ClientBuilder
 from pyreqwest.exceptions import PyreqwestError
+from pyreqwest.request import RequestBuilder
 
 from duramen.runtime.http_client import (
     KeptCancellation,
@@ -27,6 +29,7 @@ from duramen.runtime.http_client import (
 )
 from duramen.runtime.security.process_security import ProcessSecurity
 from duramen.runtime.turning.addresses import SECURE_SCHEME, list_urls
+from duramen.wire.edge.gate import JSON
 
 _CONNECT_TIMEOUT: Final = timedelta(seconds=1)
 
@@ -54,15 +57,7 @@ class AdminPortCalls:
         """
         if not self._may_be_plain and not url.startswith(SECURE_SCHEME):
             raise UnreachableError(f"{url!r} has no TLS, and who is there cannot be known")
-        try:
-            request = self._client.get(url).build()
-            with KeptCancellation():
-                response = await request.send()
-                answer = bytes(await response.bytes())
-        except PyreqwestError as error:
-            raise translate(error, url) from error
-        if response.status != 200:
-            raise NoAnswerError(f"{url}: HTTP {response.status}")
+        answer = await _send(self._client.get(url), url)
         try:
             found = orjson.loads(answer)
         except orjson.JSONDecodeError:
@@ -70,6 +65,16 @@ class AdminPortCalls:
         if not isinstance(found, dict):
             raise NoAnswerError(f"{url}: the answer is no JSON object")
         return found
+
+    async def post(self, url: str, body: bytes) -> None:
+        """POST a body of JSON, by TLS alone.
+
+        Raises:
+            PeerError: nobody is there who is trusted, or the answer is no success, or none.
+        """
+        if not url.startswith(SECURE_SCHEME):
+            raise UnreachableError(f"{url!r} has no TLS, and others could read")
+        await _send(self._client.post(url).header("content-type", JSON).body_bytes(body), url)
 
     async def ask_node(self, fields: Mapping[str, Any], path: str) -> dict[str, Any]:
         """GET a JSON object of a node, as it registered.
@@ -89,3 +94,16 @@ class AdminPortCalls:
     async def close(self) -> None:
         """Close every connection."""
         await close_client(self._client)
+
+
+async def _send(builder: RequestBuilder, url: str) -> bytes:
+    """The body of a success."""
+    try:
+        with KeptCancellation():
+            response = await builder.build().send()
+            answer = bytes(await response.bytes())
+    except PyreqwestError as error:
+        raise translate(error, url) from error
+    if response.status != 200:
+        raise NoAnswerError(f"{url}: HTTP {response.status}")
+    return answer

@@ -42,6 +42,7 @@ _CONTROL: Final[Mapping[str, Roles]] = {
     **dict.fromkeys(
         ("take", "owned", "hand_over", "config_changed", "report_state", "roll"), _OF_PEERS
     ),
+    "report_lags": Roles((Role.SEQUENCER,)),
     "report_tail": Roles((Role.SEQUENCER, Role.READPROXY, Role.WRITEPROXY, *_EMBEDDED)),
 }
 _OF_CLIENTS: Final = Roles((Role.WRITEPROXY,))

@@ -1,18 +1,21 @@
 """Private copies of certificates and keys, for a server that reads its files late.
 
 The HTTP server reads them when a connection comes, and ends when they have gone. It gets copies of
-what was judged, never the folder itself, in a folder that nobody else may enter.
+what was judged, never the folder itself, in a folder that nobody else may enter. A process holds a
+lock in its folder as long as it lives, and removes the folders of those that were killed.
 
 Called by `process_security` and `public_certificate`. Source: docs/protocol/identity.md "TLS".
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import tempfile
+from contextlib import suppress
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import IO, Final, NamedTuple
 
 from cryptography.hazmat.primitives.serialization import Encoding
 
@@ -22,6 +25,8 @@ from duramen.runtime.identity.public_folder import HeldCertificate
 _CERTIFICATE: Final = "tls.crt"
 _KEY: Final = "tls.key"
 _BUNDLE: Final = "ca.crt"
+_PREFIX: Final = "duramen-identity-"
+_LOCK: Final = "lock"
 
 
 class ServerFiles(NamedTuple):
@@ -41,7 +46,9 @@ class PrivateCopies:
     """The copies of one process; `close` removes them."""
 
     def __init__(self) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="duramen-identity-"))
+        _remove_left_folders()
+        self._folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        self._lock = _hold(self._folder)
         self._number = 0
 
     def write(self, held: HeldIdentity) -> ServerFiles:
@@ -84,6 +91,34 @@ class PrivateCopies:
     def close(self) -> None:
         """Nobody serves or calls any more."""
         shutil.rmtree(self._folder, ignore_errors=True)
+        self._lock.close()
+
+
+def _hold(folder: Path) -> IO[bytes]:
+    """Lock a folder for as long as this process lives.
+
+    The file has its name once it is locked: nobody finds it in between. A folder without it holds
+    no key.
+    """
+    unnamed = folder / f"{_LOCK}.new"
+    lock = unnamed.open("xb")
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    unnamed.rename(folder / _LOCK)
+    return lock
+
+
+def _remove_left_folders() -> None:
+    """Remove what processes of this user left when they were killed: keys that may still count."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with suppress(OSError):  # it goes this moment, is somebody else's, or its process lives
+            if folder.lstat().st_uid != os.geteuid():
+                continue
+            lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(lock)
 
 
 def _write(path: Path, content: bytes) -> None:

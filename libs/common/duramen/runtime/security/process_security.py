@@ -76,7 +76,7 @@ class ProcessSecurity:
         identity: who it is.
         peers: who is reached where.
         rights: what identities may do to the cluster.
-        admin_records: of whoever keeps them, as proxies do; None: nobody does.
+        admin_records: of whoever keeps them; None: nobody does, or not yet.
         tally: where what would be refused is counted; None: it is refused.
         open_ports: which TLS ports take connections, where plain ones do as well.
 
@@ -220,18 +220,13 @@ class ProcessSecurity:
 
         Args:
             refused: the header; many calls may carry it, and one new one is enough for all.
-            their_time: seconds since 1970. A header is made for no time beyond the certificate's.
+            their_time: seconds since 1970, as the receiver spelt it.
             client: in whose name it was.
         """
-        if not self._headers.forget(receiver, refused, client) or their_time is None:
-            return
-        leaf = self._watched.held.leaf
-        begins_s, ends_s = (
-            moment.timestamp() for moment in (leaf.not_valid_before_utc, leaf.not_valid_after_utc)
-        )
-        is_time = their_time.isascii() and their_time.isdecimal()
-        if is_time and len(their_time) <= _TIME_DIGITS and begins_s <= int(their_time) <= ends_s:
-            self._headers.shift(receiver, float(their_time), _now())
+        told = their_time or ""
+        is_time = told.isascii() and told.isdecimal() and len(told) <= _TIME_DIGITS
+        their_s = float(told) if is_time else None
+        self._headers.reconsider(receiver, refused, their_s, _now(), client)
 
     def statistics(self) -> dict[str, Any]:
         """Whom it trusts, and every table and counter."""

@@ -66,6 +66,7 @@ from duramen.wire.sequencer_calls import AppendedBatch, AppendResult, LogMark
 _LOG = logging.getLogger(__name__)
 _OWED_RETRY_S = 1.0
 
+A = TypeVar("A")
 D = TypeVar("D", bound="LogDriver")
 P = ParamSpec("P")
 Answer = Callable[[AppendResult], None]
@@ -370,15 +371,15 @@ class LogDriver:
             case SendDigest():
                 self._lanes.ask_digest(effect, self)
             case ReadMetadata():
-                self._spawn(self._read(effect))
+                self._spawn(self._read, effect)
             case Commit():
-                self._spawn(self._commit(effect))
+                self._spawn(self._commit, effect)
             case PersistOwed():
                 self._note_owed(effect)
             case ReadSegment():
-                self._spawn(self._read_segment(effect))
+                self._spawn(self._read_segment, effect)
             case ReadHistory():
-                self._spawn(self._read_history(effect))
+                self._spawn(self._read_history, effect)
 
     def _answer(self, append_id: int, result: AppendResult) -> None:
         _, answer = self._waiting.pop(append_id)
@@ -410,13 +411,18 @@ class LogDriver:
         self.settled.set()
         self.idle.set()
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        self._lanes.spawn(self._stop_at_fault_of(work))
+    def _spawn(self, work: Callable[[A], Coroutine[Any, Any, None]], given: A) -> None:
+        self._lanes.spawn(self._stop_at_fault_of(work, given))
 
-    async def _stop_at_fault_of(self, work: Coroutine[Any, Any, None]) -> None:
-        """What is asked for the core and never answered would leave its log mute."""
+    async def _stop_at_fault_of(
+        self, work: Callable[[A], Coroutine[Any, Any, None]], given: A
+    ) -> None:
+        """What is asked for the core and never answered would leave its log mute.
+
+        The work is made here: a task that is cancelled before it begins leaves nothing unawaited.
+        """
         try:
-            await work
+            await work(given)
         except Exception as error:
             if self.fault is None:
                 self.stop_at(error)
@@ -460,7 +466,7 @@ class LogDriver:
         known = self._owed.get(key)
         if known is None:
             self._owed[key] = owed
-            self._spawn(self._persist_owed(key))
+            self._spawn(self._persist_owed, key)
         else:
             first, last = min(known.first, owed.first), max(known.last, owed.last)
             self._owed[key] = PersistOwed(owed.ledger_id, owed.member, first, last)

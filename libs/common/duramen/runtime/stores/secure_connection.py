@@ -30,6 +30,9 @@ from duramen.runtime.identity.folder import HeldIdentity, read_folder
 from duramen.runtime.identity.names import Identity, IdentityError, Role
 from duramen.runtime.identity.zookeeper_files import load_identity, make_client_context
 
+_PATIENCE_MAX: Final = 4
+"""A handshake that is the last of several in a row to be late has so many times what one has."""
+
 _NO_DELAY: Final = (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 Ready = tuple[list[Any], list[Any], list[Any]]
@@ -45,6 +48,7 @@ class SecureConnections:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.refusal = ""
+        self._patience = 1
 
     def read(self) -> Identity:
         """Whose folder it is; blocks for 2 s at most.
@@ -59,6 +63,11 @@ class SecureConnections:
 
     def open(self, address: tuple[str, int], hostname: str, timeout_s: float) -> ssl.SSLSocket:
         """A connection to a ZooKeeper of this cluster, which `hostname` is the name of.
+
+        Args:
+            timeout_s: for TCP, and then for the handshake; twice as long for each that was late in
+                a row, up to four times. A server that all want at once after its start would else
+                be kept busy by handshakes which nobody waits for any more, and serve nobody.
 
         Raises:
             OSError: nobody answers, or somebody else; `refusal` says why.
@@ -93,7 +102,14 @@ class SecureConnections:
         with contextlib.ExitStack() as opened:
             plain = opened.enter_context(socket.create_connection(address, timeout_s))
             plain.setsockopt(*_NO_DELAY)
-            secure = opened.enter_context(context.wrap_socket(plain, server_hostname=hostname))
+            plain.settimeout(timeout_s * self._patience)
+            try:
+                secure = opened.enter_context(context.wrap_socket(plain, server_hostname=hostname))
+            except TimeoutError:
+                self._patience = min(2 * self._patience, _PATIENCE_MAX)
+                raise
+            self._patience = 1
+            secure.settimeout(timeout_s)
             _judge(secure, held)
             opened.pop_all()
         return secure

@@ -32,8 +32,8 @@ class OpenPorts:
         """Host and port → whether it is open, or silent, and until when that is believed."""
         self._tries: dict[str, asyncio.Task[bool]] = {}
 
-    async def is_open(self, url: str, wait_s: float) -> bool:
-        """Whether a connection can be made; that none was made in this time is no.
+    async def is_open(self, url: str, wait_s: float) -> bool | None:
+        """Whether a connection can be made; None: it is not known within this time.
 
         Args:
             url: `https://`, with its port.
@@ -46,7 +46,8 @@ class OpenPorts:
             task = self._tries[port] = asyncio.create_task(self._try(port))
             task.add_done_callback(lambda _: self._tries.pop(port, None))
         done, _ = await asyncio.wait([self._tries[port]], timeout=wait_s)
-        return any(not one.cancelled() and one.result() for one in done)
+        known = [one.result() for one in done if not one.cancelled()]
+        return known[0] if known else None
 
     async def close(self) -> None:
         """Try no more."""

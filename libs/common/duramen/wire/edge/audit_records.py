@@ -3,7 +3,7 @@
 The digest is of the line's bytes before it, so a reader hashes what is there and spells nothing
 anew. Whatever does not agree is no record.
 
-Called by `runtime.audit.trail`, `runtime.audit.spool` and `duramen audit`.
+Called by `runtime.audit`, `duramen audit` and write proxies that take others' records.
 Source: docs/protocol/audit.md "A record".
 """
 
@@ -12,10 +12,10 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from duramen.core.audit.chain import ChainHead, ChainLink
+from duramen.core.audit.chain import ChainHead, ChainLink, find_node
 from duramen.core.audit.verification import CheckedRecord
 
 VERSION: Final = 1
@@ -88,6 +88,32 @@ def read_record(line: bytes) -> AuditRecord:
         raise AuditRecordError(f"it is no record: {error}") from None
 
 
+def find_foreign(line: bytes, node: str) -> str | None:
+    """The node whose record this is, where it is another one; None: this one's, or no record."""
+    try:
+        found = read_record(line).checked.node
+    except AuditRecordError:
+        return None
+    return None if found == node else found
+
+
+def encode_handed(lines: Sequence[bytes]) -> bytes:
+    """The body in which a node hands records on; a damaged line may hold any byte."""
+    return json.dumps({"lines": [line.decode("latin-1") for line in lines]}).encode()
+
+
+def decode_handed(members: Mapping[str, Any]) -> list[bytes]:
+    """The lines of such a body.
+
+    Raises:
+        ValueError: it is none.
+    """
+    lines = members.get("lines")
+    if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
+        raise ValueError("texts are expected")
+    return [line.encode("latin-1") for line in lines]
+
+
 def read_head(value: object) -> ChainHead:
     """The last record of a chain, as `former` and the file `head` have it.
 
@@ -110,7 +136,7 @@ def _read_place(members: Mapping[str, Any], digest: str) -> CheckedRecord:
     return CheckedRecord(
         ChainLink(chain, _read_number(members["n"]), prev),
         digest,
-        chain.rpartition("/")[0],
+        find_node(chain),
         None if former is None else read_head(former),
         kind == END,
     )

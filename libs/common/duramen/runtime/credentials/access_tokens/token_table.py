@@ -83,7 +83,9 @@ class TokenTable:
         shown = take_token_apart(text)
         token = self._tokens.get(shown.token_id)
         is_same = is_same_secret(shown, None if token is None else token.secret_hash)
-        if token is not None and not is_same and not self._is_blind():
+        if token is not None and not is_same:
+            # As an id that is not there is answered, else who guesses learns which ones are.
+            self._expect_known(shown.token_id)
             raise CredentialRefusedError(f"API token {shown.token_id}: another secret")
         return self.find_known(shown.token_id, now_s)
 
@@ -94,15 +96,16 @@ class TokenTable:
             NothingKnownError, CredentialRefusedError: as `find`.
         """
         token = self._tokens.get(token_id)
-        if self._is_blind() or (token is None and self._may_be(token_id)):
-            raise NothingKnownError(f"API token {token_id}: {self._fault}")
         if token is None:
+            self._expect_known(token_id)
             raise CredentialRefusedError(f"API token {token_id}: not known, or revoked")
+        if self._is_blind():
+            raise self._make_unknown(token_id)
         line = find_line(token, self._tokens)
         if not is_whole(line):
             parent_id = str(line[-1].parent_id)
             if self._may_be(parent_id):
-                raise NothingKnownError(f"API token {parent_id}: {self._fault}")
+                raise self._make_unknown(parent_id)
             raise CredentialRefusedError(
                 f"API token {token.token_id}: made with {parent_id}, which does not count"
             )
@@ -128,15 +131,26 @@ class TokenTable:
             "api_tokens_old_s": 0 if since_s is None else int(_now_s() - since_s),
         }
 
+    def _expect_known(self, token_id: str) -> None:
+        """Raise NothingKnownError if a token of this id may be there, or nobody can say."""
+        if self._is_blind() or self._may_be(token_id):
+            raise self._make_unknown(token_id)
+
+    def _make_unknown(self, token_id: str) -> NothingKnownError:
+        return NothingKnownError(f"API token {token_id}: {self._fault}")
+
     def _is_blind(self) -> bool:
         if not self._is_known:
             return True
         return self._old_since_s is not None and _now_s() - self._old_since_s > _AGE_S_MAX
 
     def _may_be(self, token_id: str) -> bool:
-        """Whether there may be a token of this id that this process has not read."""
+        """Whether there may be a token of this id that this process has not read.
+
+        While looks fail nobody here has heard of those that are new.
+        """
         is_left_out = bool(self._left_out_count) and token_id > self._highest_id
-        return is_left_out or token_id in self._forbidden
+        return is_left_out or token_id in self._forbidden or self._old_since_s is not None
 
     def _on_session(self, state: SessionState) -> None:
         if state is not SessionState.CONNECTED:

@@ -67,6 +67,13 @@ class Start(NamedTuple):
     is_moved: bool = False
     """Whether the position lies in the truncated prefix: `seq_num` is what it moved to."""
 
+    def find_end(self) -> Tail | None:
+        """The tail, if that is where to begin, and if it is sure."""
+        tail = self.tail
+        if tail is None or not tail.is_sure:
+            return None
+        return tail if self[:3] == (tail.epoch, tail.entry, tail.seq_num) else None
+
 
 class Positions:
     """Finds starts; one instance per process."""

@@ -1,0 +1,1 @@
+"""The operator as the issuer of a cluster's certificates: a CA in a Secret, and what it fills."""

@@ -1,0 +1,1 @@
+"""What only a cluster with `security: on` has: keys in its pods, and the job that founds it."""

@@ -1,0 +1,1 @@
+"""Tests of the operator as the issuer of a cluster's certificates."""
