@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from duramen.errors import DuramenError
 from duramen.runtime.http_client import PeerError
-from duramen_operator.observe.admin import AdminClient
+from duramen_operator.observe.questions import AdminClient
 from duramen_operator.plan.observed import Json
 
 
