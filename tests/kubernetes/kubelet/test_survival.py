@@ -1,16 +1,18 @@
-"""A bookie's pod and then a whole node die under load: nothing that was acknowledged is lost.
+"""Nodes are drained, a bookie's pod and a whole node die: nothing that was acknowledged is lost.
 
 Writers with producers and readers of the chaos harness work through the two services, from inside a
 node that stays. Their histories go before the judge of the chaos runs, with a complete read made
-when all is over. The node does not come back, nor do its bookie's data. There are four bookies,
-as a new segment of three copies needs three: the node may have had a log's sequencer too.
+when all is over. The node does not come back, nor do its bookie's data, and the operator was on it:
+another one says what happened. There are four bookies then, as a new segment of three copies
+needs three: the node may have had a log's sequencer too.
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -19,24 +21,86 @@ from tests.chaos.history import read_clock_ns
 from tests.chaos.load import LoadOptions
 from tests.kubernetes.cluster.inside import RealCluster
 from tests.kubernetes.kubelet.installation import RELEASE, Installation, installed, values
+from tests.kubernetes.kubelet.pod_history import recording
 from tests.process.chaos_load import ChaosLoad, judge_logs, require_good, running_load
 from tests.process.times import HANG_S
 from tests.waiting import comes_true
 
 LOGS = [f"survives-{number}" for number in range(4)]
+DRAINED_LOGS = [f"drained-{number}" for number in range(2)]
+DRAIN_S = 400
 REPLICAS = {"ensemble_size": 3, "write_quorum": 3, "ack_quorum": 2, "min_racks": 2}
+BOOKIES_COUNT = 4
+DIES = "node1"
+"""One of those with one bookie, wherever the fourth one is; the operator starts there, too."""
+
 APPENDS_COUNT, READS_COUNT = 50, 5
 """What each log must see after both deaths, so that the histories say something."""
 
 
 @pytest.fixture(scope="module")
 def release(kubelet: RealCluster) -> Iterator[Installation]:
-    with installed(kubelet, values(bookies={"replicas": 4})) as found:
+    chosen = values(operator={"affinity": _prefer_node(DIES)})
+    with installed(kubelet, chosen) as found:
         yield found
 
 
 @pytest.mark.timeout(900)  # every wait to its bound would take longer than any test may
+def test_drained_nodes_wait_for_one_another(release: Installation, tmp_path: Path) -> None:
+    """Nodes of three zones at once, as an upgrade of nodes that is in a hurry: a bookie goes when
+    the one before has what it missed."""
+    release.apply(*map(_make_log, DRAINED_LOGS))
+    for log in DRAINED_LOGS:
+        release.wait(f"log/{log}", "condition=Ready")
+    release.wait(f"logcluster/{RELEASE}", "condition=EvictionsAllowed")
+    before = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in release.pods("bookie")}
+    nodes = sorted({pod["spec"]["nodeName"] for pod in release.pods("bookie")})
+    assert len(before) == len(nodes) == 3, release.describe()
+    with release.explained(), recording(release, "bookie") as history:
+        asyncio.run(_drain(release, _options(release, tmp_path, DRAINED_LOGS), nodes))
+    after = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in release.pods("bookie")}
+    assert before.keys() == after.keys() and not {*before.values()} & {*after.values()}
+    at_once = [moment for moment in history.moments if len(moment.away & before.keys()) > 1]
+    known = [moment for moment in at_once if len(moment.ready) == len(before)]
+    assert not known, "\n".join(moment.text for moment in history.moments)
+    print(f"\n{release.seconds}, {len(history.moments)} changes of readiness")
+
+
+async def _drain(release: Installation, options: LoadOptions, nodes: Sequence[str]) -> None:
+    async with running_load(options, prefix=release.inside("node8")) as load:
+        began_ns = read_clock_ns()
+        await load.wait_acked_since(began_ns, HANG_S)
+        with release.timed("three nodes drained, one bookie after the other"):
+            drains = (asyncio.to_thread(_drain_node, release, node) for node in nodes)
+            await asyncio.gather(*drains)
+            await asyncio.to_thread(
+                release.wait, f"logcluster/{RELEASE}", "condition=EvictionsAllowed", HANG_S
+            )
+        await load.wait_acked_since(read_clock_ns(), HANG_S)
+        await load.finish()
+    await _judge(release, options)
+
+
+def _drain_node(release: Installation, node: str) -> None:
+    """As an upgrade of a node does, which is back at once.
+
+    Of bookies alone: on these nodes, each the only one of its zone, a member of ZooKeeper here and
+    a bookie there would wait for each other, as docs/kubernetes/evictions.md says.
+    """
+    flags = (
+        "--pod-selector=app.kubernetes.io/component=bookie", "--ignore-daemonsets",
+        "--delete-emptydir-data", f"--timeout={DRAIN_S}s",
+    )  # fmt: skip
+    release.kubectl("drain", node, *flags, timeout_s=DRAIN_S + 30)
+    release.kubectl("uncordon", node)
+
+
+@pytest.mark.timeout(900)  # every wait to its bound would take longer than any test may
 def test_nothing_acknowledged_is_lost(release: Installation, tmp_path: Path) -> None:
+    more = {"spec": {"replicas": BOOKIES_COUNT}}
+    release.kubectl("patch", "bookieset", RELEASE, "--type=merge", f"--patch={json.dumps(more)}")
+    ready = f"jsonpath={{.status.readyReplicas}}={BOOKIES_COUNT}"
+    release.wait(f"bookieset/{RELEASE}", ready)
     release.apply(*map(_make_log, LOGS))
     for log in LOGS:
         release.wait(f"log/{log}", "condition=Ready")
@@ -44,15 +108,12 @@ def test_nothing_acknowledged_is_lost(release: Installation, tmp_path: Path) -> 
     for pod in release.pods("bookie"):
         bookies.setdefault(pod["spec"]["nodeName"], []).append(pod["metadata"]["name"])
     # The node with two bookies stays, so that three are left.
-    node_dies, pod_dies, stays = sorted(bookies, key=lambda node: len(bookies[node]))
-    options = LoadOptions(
-        folder=str(tmp_path),
-        write_urls=[release.service_url("writeproxy")],
-        read_urls=[release.service_url("readproxy")],
-        logs=LOGS, writers=8, readers=4, seed=1, think_ms=20, has_producers=True,
-    )  # fmt: skip
+    pod_dies, stays = sorted(bookies.keys() - {DIES}, key=lambda node: len(bookies[node]))
+    assert len(bookies[DIES]) == 1, release.describe()
+    _place_operator(release)
+    options = _options(release, tmp_path, LOGS)
     with release.explained():
-        asyncio.run(_scenario(release, options, stays, bookies[pod_dies][0], node_dies))
+        asyncio.run(_scenario(release, options, stays, bookies[pod_dies][0], DIES))
     print(f"\n{release.seconds}")
 
 
@@ -64,12 +125,18 @@ async def _scenario(
         await _kill_node(release, load, node)
         await load.finish()
         print(f"\nappends that were refused or not answered, by code: {load.codes}")
+    await _judge(release, options, but=node)
+
+
+async def _judge(release: Installation, options: LoadOptions, *, but: str = "") -> None:
+    """By a read of a proxy that is not on the node `but`."""
     urls = [
         f"http://{proxy['status']['podIP']}:7401"
         for proxy in release.pods("readproxy")
-        if proxy["spec"]["nodeName"] != node
+        if proxy["spec"]["nodeName"] != but
     ]
-    verdicts = await judge_logs(urls[0], Path(options.folder), LOGS, must_be_definite=True)
+    folder = Path(options.folder)
+    verdicts = await judge_logs(urls[0], folder, options.logs, must_be_definite=True)
     counts = require_good(verdicts, appends=APPENDS_COUNT, reads=READS_COUNT)
     print(f"judged: {dict(counts)}, {sum(v.epoch_count for v in verdicts)} segments")
 
@@ -98,14 +165,44 @@ async def _kill_node(release: Installation, load: ChaosLoad, node: str) -> None:
         lost = "condition=Ready=Unknown"
         await asyncio.to_thread(release.wait, f"node/{node}", lost, HANG_S)
     await load.wait_acked_since(read_clock_ns(), HANG_S)
-    with release.timed("the cluster is told to be not ready"):
-        is_told = functools.partial(_is_told, release)
+    # A Lease of a moment ago says nothing yet; its next holder says more.
+    is_silence_told = functools.partial(_is_told, release, "!! operator", "ok operator serves")
+    assert await comes_true(is_silence_told, HANG_S), release.describe()
+    with release.timed("another operator says what happened"):
+        is_told = functools.partial(_is_told, release, "!! Ready False", "!! operator")
         assert await comes_true(is_told, HANG_S), release.describe()
 
 
-def _is_told(release: Installation) -> bool:
+def _is_told(release: Installation, what: str, but: str) -> bool:
+    """Whether the plugin says that all is not well, by this and without that."""
     told = release.plugin("status")
-    return told.returncode == 1 and "!!" in told.stdout
+    return told.returncode == 1 and what in told.stdout and but not in told.stdout
+
+
+def _options(release: Installation, folder: Path, logs: list[str]) -> LoadOptions:
+    return LoadOptions(
+        folder=str(folder),
+        write_urls=[release.service_url("writeproxy")],
+        read_urls=[release.service_url("readproxy")],
+        logs=logs, writers=8, readers=4, seed=1, think_ms=20, has_producers=True,
+    )  # fmt: skip
+
+
+def _place_operator(release: Installation) -> None:
+    """Onto the node that dies, which it prefers, wherever drains sent it."""
+    (operator,) = release.pods("operator")
+    if operator["spec"]["nodeName"] != DIES:
+        release.kubectl("delete", "pod", operator["metadata"]["name"])
+    (operator,) = release.pods("operator")
+    assert operator["spec"]["nodeName"] == DIES, release.describe()
+    release.wait(f"pod/{operator['metadata']['name']}", "condition=Ready")
+
+
+def _prefer_node(node: str) -> dict[str, object]:
+    """It starts there, and elsewhere once that node is gone."""
+    there = {"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}
+    wish = {"weight": 100, "preference": {"matchExpressions": [there]}}
+    return {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [wish]}}
 
 
 def _make_log(name: str) -> dict[str, object]:

@@ -1,0 +1,1 @@
+"""What may be evicted of a cluster, and when: budgets, and the gate that says "caught up"."""
