@@ -10,7 +10,9 @@ Used by fixtures of tests/contract and of tests that need an object store. Sourc
 
 from __future__ import annotations
 
+import json
 import os
+import secrets
 import shutil
 import subprocess
 import time
@@ -71,7 +73,8 @@ def running_s3(folder: Path) -> Iterator[ObjectServer]:
     program = _make_s3()
     (folder / "objects" / BUCKET).mkdir(parents=True)
     port = pick_free_port()
-    keys = {"ROOT_ACCESS_KEY": "duramen", "ROOT_SECRET_KEY": "for tests only"}
+    # Such as nothing else has in it, for who looks whether they leak.
+    keys = {f"ROOT_{kind}_KEY": secrets.token_hex(16) for kind in ("ACCESS", "SECRET")}
     command = [str(program), "--port", f"127.0.0.1:{port}", "--quiet", "posix", "objects"]
     with _running(command, folder, "s3.log", keys) as is_alive:
         _wait(lambda: _answers(f"http://127.0.0.1:{port}/"), is_alive, folder / "s3.log")
@@ -118,7 +121,31 @@ def running_hdfs(folder: Path) -> Iterator[str]:
         state = f"http://{address}/jmx?qry=Hadoop:service=NameNode,name=FSNamesystemState"
         log = folder / "datanode.log"
         _wait(lambda: '"NumLiveDataNodes" : 1' in _fetch(state), is_alive, log)
+        _wait(lambda: _takes_a_file(address), is_alive, log)
         yield address
+
+
+def _takes_a_file(address: str) -> bool:
+    """Whether a file can be written, and away with it: a NameNode takes none for a moment.
+
+    For its first file a DataNode loads a client of its own, which on a busy machine takes longer
+    than whoever writes waits for an answer.
+    """
+    file = f"http://{address}/webhdfs/v1/first"
+    try:
+        place = json.loads(_call("PUT", f"{file}?op=CREATE&overwrite=true&noredirect=true"))
+        _call("PUT", place["Location"], b"1")
+        _call("DELETE", f"{file}?op=DELETE")
+    except urllib.error.HTTPError:
+        return False
+    return True
+
+
+def _call(method: str, url: str, body: bytes | None = None) -> bytes:
+    request = urllib.request.Request(url, body, method=method)
+    with urllib.request.urlopen(request, timeout=READY_S) as answer:
+        content: bytes = answer.read()
+    return content
 
 
 def _make_s3() -> Path:

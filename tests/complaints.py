@@ -1,7 +1,8 @@
 """What an event loop complains of: exceptions that nobody took, tasks that were lost.
 
 `hear_complaints` collects all that the loop's exception handler and the interpreter's hook for what
-cannot be raised are told while a block runs, and what a collection of garbage brings up after it.
+cannot be raised are told while a block runs, and what a collection of garbage brings up after it;
+a coroutine that was never awaited is among it.
 Used by tests of whoever starts tasks and may leave with some under way.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
+import warnings
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -35,11 +37,13 @@ async def hear_complaints() -> AsyncIterator[list[str]]:
     # What was there before is not looked at: a worker that has run thousands of tests holds much.
     gc.freeze()
     try:
-        yield heard
-        for _ in range(_TURN_COUNT):
-            # What is freed may end something, whose failure is seen a turn later.
-            gc.collect()
-            await asyncio.sleep(0)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", ".* was never awaited", RuntimeWarning)
+            yield heard
+            for _ in range(_TURN_COUNT):
+                # What is freed may end something, whose failure is seen a turn later.
+                gc.collect()
+                await asyncio.sleep(0)
     finally:
         gc.unfreeze()
         loop.set_exception_handler(before)

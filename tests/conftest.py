@@ -12,7 +12,7 @@ from collections.abc import Generator, Iterator
 
 import pytest
 
-from tests import examples, interrupts
+from tests import examples, interrupts, own_costs
 
 # Hooks and a fixture: pytest finds them here by their names.
 from tests.machine import pytest_runtest_protocol, pytest_runtestloop
@@ -39,6 +39,7 @@ __all__ = [
 ]
 
 examples.load_profile()
+own_costs.spare()
 
 EXIT_WITHIN_S = 60
 

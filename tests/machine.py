@@ -41,7 +41,8 @@ class MachineLock:
         self._hold(fcntl.LOCK_EX)
 
     def release(self) -> None:
-        """Give it back for good."""
+        """Give it back for good, also where a copy of the descriptor is left somewhere."""
+        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
         os.close(self._descriptor)
 
     def _hold(self, wanted: int) -> None:

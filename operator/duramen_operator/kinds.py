@@ -52,16 +52,21 @@ SEEN = (
     Kind("Pod", "", "v1", "pods"),
     Kind("PersistentVolumeClaim", "", "v1", "persistentvolumeclaims"),
 )
+CERTIFICATE = Kind("Certificate", "cert-manager.io", "v1", "certificates")
 OPTIONAL = (
+    CERTIFICATE,
     Kind(
         "ScheduledSparkApplication", "sparkoperator.k8s.io", "v1beta2", "scheduledsparkapplications"
     ),
 )
 """Kinds that not every cluster has: where there is none, nothing of it is seen."""
 
+NAMED = (Kind("Secret", "", "v1", "secrets"),)
+"""Kinds of which single objects are read and patched by name, and that nothing may list."""
+
 KINDS = (*OURS, *MADE, *SEEN)
 """Everything that an observation holds. What is not ours is listed by the label `managed-by`."""
 
-BY_NAME = {(kind.api_version, kind.name): kind for kind in (*KINDS, *OPTIONAL)}
-assert len(BY_NAME) == len(KINDS) + len(OPTIONAL)
+BY_NAME = {(kind.api_version, kind.name): kind for kind in (*KINDS, *OPTIONAL, *NAMED)}
+assert len(BY_NAME) == len(KINDS) + len(OPTIONAL) + len(NAMED)
 assert all(kind.api_version == API_VERSION for kind in OURS)

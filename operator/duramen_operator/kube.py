@@ -9,7 +9,7 @@ whose kinds are Kubernetes' own are made in `typed/`, under the login that is fo
 from __future__ import annotations
 
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,16 +58,26 @@ class Login:
 
 
 class Kube:
-    """The API server, seen from one namespace."""
+    """The API server, seen from one namespace.
 
-    def __init__(self, api: Api, namespace: str) -> None:
+    Args:
+        check: asked before every request that writes; what it raises keeps it from being sent.
+    """
+
+    def __init__(self, api: Api, namespace: str, check: Callable[[], None] = lambda: None) -> None:
         self._api = api
+        self._check = check
         self.namespace = namespace
         self.login = _read_login(api.auth)
         """As it was last read whole: while kr8s reads it again, its own is in pieces."""
 
     @classmethod
-    async def connect(cls, namespace: str, kubeconfig: str | None = None) -> Kube:
+    async def connect(
+        cls,
+        namespace: str,
+        kubeconfig: str | None = None,
+        check: Callable[[], None] = lambda: None,
+    ) -> Kube:
         """By the kubeconfig ($KUBECONFIG), or the service account of the pod that this runs in.
 
         Raises:
@@ -75,9 +85,8 @@ class Kube:
             Refused: the API server does not say its version, which kr8s asks for first.
         """
         try:
-            return cls(
-                await kr8s.asyncio.api(namespace=namespace, kubeconfig=kubeconfig), namespace
-            )
+            api = await kr8s.asyncio.api(namespace=namespace, kubeconfig=kubeconfig)
+            return cls(api, namespace, check)
         except kr8s.ServerError as error:
             answer = _find_answer(error)
             raise make_refusal(answer.status_code, answer.content) from error
@@ -127,6 +136,17 @@ class Kube:
         }
         await self._request("DELETE", self._path(ref), body)
 
+    async def evict(self, ref: Ref, uid: str, resource_version: str) -> None:
+        """Evict exactly this pod in this state: as far as its disruption budget lets it go."""
+        preconditions = {"uid": uid, "resourceVersion": resource_version}
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": ref.name, "namespace": self.namespace},
+            "deleteOptions": {"preconditions": preconditions},
+        }
+        await self._request("POST", f"{self._path(ref)}/eviction", body)
+
     async def _list(self, kind: Kind, selector: str) -> AsyncIterator[Json]:
         query = {"limit": str(PAGE_OBJECTS), "labelSelector": selector}
         while True:
@@ -173,6 +193,8 @@ class Kube:
         *,
         is_first: bool,
     ) -> httpx.Response:
+        if method != "GET":
+            self._check()
         async with self._api.call_api(
             method=method,
             base=path,

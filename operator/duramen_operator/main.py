@@ -15,7 +15,7 @@ from duramen_operator.names import OPERATOR_HEALTH_PORT, OPERATOR_METRICS_PORT
 from duramen_operator.plan.observed import Images
 from duramen_operator.release import LIMIT_S, release
 from duramen_operator.serving.running import run_operator
-from duramen_operator.settings import RESYNC_S, Settings
+from duramen_operator.settings import RESYNC_S, Settings, name_process
 
 app = cyclopts.App(
     name="duramen-operator",
@@ -28,6 +28,7 @@ app = cyclopts.App(
 def run(
     *,
     namespace: str,
+    identity: str = "",
     image: str = Images().services,
     zookeeper_image: str = Images().zookeeper,
     spark_image: str = Images().spark,
@@ -43,11 +44,13 @@ def run(
 
     Args:
         namespace: The namespace whose custom resources are served.
+        identity: Name of the pod that this runs in: its name in the Lease of which one operator
+            writes. Host and process if left out.
         image: Image of the services, where a LogCluster names none.
         zookeeper_image: Image of the bundled ZooKeeper, where a LogCluster names none.
         spark_image: Image of archive runs, where a LogCluster names none.
-        write_url: Where the write proxies of a cluster are, with {cluster} in it; their service if
-            left out.
+        write_url: Where the write proxies of a cluster are, with {cluster} in it, and {pod} for
+            clusters with identities; their service, or the pods' own names, if left out.
         admin_url: The same for their admin port.
         resync_seconds: Look at everything at least this often.
         host: Address that the health and metrics ports listen on.
@@ -59,6 +62,7 @@ def run(
     images = Images(image, zookeeper_image, spark_image)
     settings = Settings(
         namespace=namespace,
+        identity=identity or name_process(),
         images=images,
         write_url=write_url,
         admin_url=admin_url,

@@ -21,6 +21,8 @@ COMPONENT_LABEL = "app.kubernetes.io/component"
 MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
 CLUSTER_LABEL = f"{GROUP}/cluster"
 BOOKIE_SET_LABEL = f"{GROUP}/bookie-set"
+BOOKIE_LABEL = f"{GROUP}/bookie"
+"""On the pod of a bookie that is a StatefulSet by itself: its own name."""
 REGION_LABEL = f"{GROUP}/region"
 ZONE_LABEL = f"{GROUP}/zone"
 
@@ -28,8 +30,23 @@ APP = "duramen"
 MANAGED_BY = "duramen-operator"
 MANAGED_BY_SELECTOR = f"{MANAGED_BY_LABEL}={MANAGED_BY}"
 
+UUID_LABEL = f"{GROUP}/cluster-uuid"
+"""On claims of ZooKeeper's members, where the cluster has one: its disks outlive the record. As an
+annotation of a LogCluster: the uuid that a person says it has."""
+SECURITY_LABEL = f"{GROUP}/security"
+"""On what belongs to a cluster with identities: `on`. Monitors tell by it how a port is asked."""
+CAUGHT_UP_GATE = f"{GROUP}/caught-up"
+"""Type of the condition that bookies' pods wait for, as their readiness gate."""
+NOT_STOPPED_CONDITION = f"{GROUP}/not-stopped"
+"""Type of the condition of a pod that a grant was taken for, and that was not stopped by it."""
 PAUSED_ANNOTATION = f"{GROUP}/paused"
 """With the value "true" on a LogCluster: the operator only observes it."""
+STEP_BACK_ANNOTATION = f"{GROUP}/step-back-from"
+"""On a LogCluster: the version of a newer operator that served it and is not to come back."""
+CA_ANNOTATION = f"{GROUP}/ca"
+"""On a LogCluster: the step towards another CA that a person asks for."""
+REVOKE_ANNOTATION = f"{GROUP}/revoke"
+"""On a LogCluster: `POD@TIME`, whose certificates count no more that were made until then."""
 MANIFEST_ANNOTATION = f"{GROUP}/manifest"
 """On what the operator applied: the digest of what it applied, to see what needs no second time."""
 FINALIZER = f"{GROUP}/delete"
@@ -50,9 +67,17 @@ ZOOKEEPER = "zookeeper"
 ARCHIVE = "archive"
 FOUNDATION = "foundation"
 """The record of what a cluster is for good."""
+AUTHORITY = "authority"
+"""The record of which CAs a cluster has."""
+ACCESS = "access"
+"""The job that gives the nodes of a secured cluster their rights, once."""
+FOUNDED = "founded"
+"""The record that it came to its end."""
 FOUNDING = "founding"
 """What lets members of a new ZooKeeper make an empty database."""
 OPERATOR = "operator"
+LEASE = "duramen-operator"
+"""The Lease of a namespace's operators: who holds it writes."""
 
 DATA_PORTS = {BOOKIE: 7101, SEQUENCER: 7201, WRITE_PROXY: 7301, READ_PROXY: 7401}
 ADMIN_PORTS = {BOOKIE: 7102, SEQUENCER: 7202, WRITE_PROXY: 7302, READ_PROXY: 7402}
@@ -67,6 +92,9 @@ CLUSTER_DOMAIN = "cluster.local"
 
 USER_ID = 10001
 """User and group of every image of ours."""
+KEYS_GROUP_ID = 10002
+"""The group of a pod's volumes where keys are among them: a key that the group may read in which a
+process runs is refused."""
 
 NAME_MAX = 48
 """A StatefulSet's pods carry the label `<name>-<hash of 10>` and the host name `<name>-<ordinal>`,

@@ -1,8 +1,9 @@
 """What the operator may do in its namespace, and why: the chart's Role is compared with this list.
 
-No wildcard, no secret, no node, nothing beyond the namespace. A right that is missing here is a
-right that the code must not need; the tests start the operator with the chart's Role alone. To ask
-what it may do (`typed/reviews.py`) an account needs no right of a Role.
+No wildcard, no node, nothing beyond the namespace, and no Secret but those that the chart names. A
+right that is missing here is a right that the code must not need; the tests start the operator with
+the chart's Role alone. To ask what it may do (`typed/reviews.py`) an account needs no right of a
+Role.
 """
 
 from dataclasses import dataclass
@@ -57,6 +58,8 @@ RIGHTS = (
         "what a cluster is for good, what archive runs are given",
     ),
     Right("", ("pods",), SEE, "which bookies run, where, and since when"),
+    Right("", ("pods/status",), ("patch",), "which bookies are caught up: their readiness gate"),
+    Right("", ("pods/eviction",), ("create",), "members and sequencers are restarted by eviction"),
     Right("", ("persistentvolumeclaims",), SEE, "which bookies have disks"),
     Right("policy", ("poddisruptionbudgets",), (*SEE, *APPLY, "delete"), "drains of nodes wait"),
     Right(
@@ -73,6 +76,33 @@ RIGHTS = (
         "archive runs by kubeflow's Spark operator, where a policy asks for that",
     ),
     Right(
+        "coordination.k8s.io",
+        ("leases",),
+        ("get", "create", "update", "delete"),
+        "of several operators one writes",
+    ),
+    Right(
         "events.k8s.io", ("events",), ("create", "patch"), "what happened, for `kubectl describe`"
     ),
 )
+
+CERT_MANAGER_RIGHTS = (
+    Right(
+        "cert-manager.io",
+        ("certificates",),
+        ("get", "list", *APPLY, "delete"),
+        "a certificate for each node, where the cluster says certManager",
+    ),
+)
+"""Granted only where the chart's values say so: who has them can be anybody in a cluster of such an
+issuer."""
+
+NAMED_RIGHTS = (
+    Right(
+        "",
+        ("secrets",),
+        ("get", "patch"),
+        "certificates of the clusters that values name: it lists no Secrets, and makes none",
+    ),
+)
+"""Granted for single objects by their names, and only where the chart's values name a cluster."""

@@ -14,9 +14,11 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import IO, Final
+from typing import IO, Final, Literal
 
 from kubectl_duramen.access import AccessError, Kubectl, Trouble, read_trouble
+
+Scheme = Literal["http", "https"]
 
 _READY_S: Final = 30.0
 _AGAIN_S: Final = 0.5
@@ -27,8 +29,9 @@ _SAYS_READY: Final = re.compile(rb"Forwarding from 127\.0\.0\.1:(\d+)")
 class Forward:
     """A kubectl that forwards, and the thread that starts it again."""
 
-    def __init__(self, kubectl: Kubectl, service: str, port: int) -> None:
+    def __init__(self, kubectl: Kubectl, service: str, port: int, scheme: Scheme = "http") -> None:
         self._kubectl = kubectl
+        self._scheme = scheme
         self._service = service
         self._port = port
         self._closing = threading.Event()
@@ -39,7 +42,9 @@ class Forward:
     @property
     def url(self) -> str:
         """Where the service is found on this machine."""
-        return f"http://127.0.0.1:{self.local_port}"
+        # A certificate of a public port names localhost, and no address.
+        host = "localhost" if self._scheme == "https" else "127.0.0.1"
+        return f"{self._scheme}://{host}:{self.local_port}"
 
     @property
     def pid(self) -> int:
@@ -112,13 +117,13 @@ class Forward:
 
 
 @contextmanager
-def forwarding(kubectl: Kubectl, service: str, port: int) -> Iterator[str]:
+def forwarding(kubectl: Kubectl, service: str, port: int, scheme: Scheme = "http") -> Iterator[str]:
     """The URL at which a service's port is found here, for as long as the block lasts.
 
     Raises:
         AccessError: it cannot be done.
     """
-    forward = Forward(kubectl, service, port)
+    forward = Forward(kubectl, service, port, scheme)
     try:
         forward.open()
         yield forward.url

@@ -17,8 +17,8 @@ from duramen.cli.shell.help import PLAIN, unfold_help
 from duramen.runtime.http_client import PeerError
 from kubectl_duramen.access import AccessError
 from kubectl_duramen.records import append, read, token
-from kubectl_duramen.report import report
 from kubectl_duramen.status import status
+from kubectl_duramen.support.report import report
 
 app = App(
     name="kubectl duramen",

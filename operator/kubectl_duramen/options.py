@@ -25,4 +25,12 @@ NamespaceOption = Annotated[
 ClusterOption = Annotated[
     str | None, Parameter(help="the LogCluster, where the namespace has more than one")
 ]
+AccountOption = Annotated[
+    str | None,
+    Parameter(help="the service account that calls a secured cluster: NAME or NAMESPACE/NAME"),
+]
+TokenFileOption = Annotated[
+    Path | None,
+    Parameter(help="a file with the token for a secured cluster (else $DURAMEN_TOKEN_FILE)"),
+]
 JsonOption = Annotated[bool, Parameter(negative="", help="machine-readable output")]

@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 from duramen_operator.names import ADMIN_PORTS, CLUSTER_LABEL, WRITE_PROXY, name_component
 from kubectl_duramen.access import AccessError, Kubectl, Trouble
+from kubectl_duramen.serving_operator import find_silence
 
 Document = dict[str, Any]
 
@@ -31,6 +32,13 @@ ADMIN: Final[Mapping[str, str]] = {
 }
 """Name of the source → path on a write proxy's administration."""
 
+OPERATOR: Final = "operator"
+"""The source that says whether one serves."""
+
+ASKS_WHO_CALLS: Final = (
+    "it asks who calls, and the API server's proxy shows no certificate; objects are a moment older"
+)
+
 _THREADS: Final = 6
 
 
@@ -42,12 +50,14 @@ class Snapshot:
         objects: plural → the objects of this cluster; `pods` among them.
         admin: source → answer.
         unknown: source → why there is no answer.
+        silence: why no operator writes what the objects say; None: one does, or it is unknown.
     """
 
     cluster: Document
     objects: dict[str, list[Document]] = field(default_factory=dict)
     admin: dict[str, Document] = field(default_factory=dict)
     unknown: dict[str, str] = field(default_factory=dict)
+    silence: str | None = None
 
     @property
     def name(self) -> str:
@@ -82,6 +92,11 @@ def find_cluster(kubectl: Kubectl, name: str | None) -> Document:
     return found[0]
 
 
+def is_secured(cluster: Document) -> bool:
+    """Whether a LogCluster asks who calls; the API server writes it out where it was left out."""
+    return bool(cluster.get("spec", {}).get("security") == "on")
+
+
 def look(kubectl: Kubectl, cluster: Document) -> Snapshot:
     """Ask every source about a cluster."""
     snapshot = Snapshot(cluster)
@@ -92,13 +107,19 @@ def look(kubectl: Kubectl, cluster: Document) -> Snapshot:
     wanted: dict[str, Callable[[], Any]] = {
         plural: partial(_list_mine, kubectl, plural, name) for plural in CUSTOM
     }
+    wanted[OPERATOR] = partial(find_silence, kubectl)
     label = f"{CLUSTER_LABEL}={name}"
     wanted["pods"] = partial(kubectl.list_plain, "pods", labelSelector=label)
-    for source, path in ADMIN.items():
-        wanted[source] = partial(kubectl.get, root + path)
+    if is_secured(cluster):
+        snapshot.unknown["administration"] = ASKS_WHO_CALLS
+    else:
+        for source, path in ADMIN.items():
+            wanted[source] = partial(kubectl.get, root + path)
     for source, answer in ask_all(wanted).items():
         if isinstance(answer, AccessError):
             snapshot.unknown[source] = str(answer)
+        elif source == OPERATOR:
+            snapshot.silence = answer
         elif source in ADMIN:
             snapshot.admin[source] = answer
         else:

@@ -33,7 +33,8 @@ def status(
 ) -> int:
     """Show a cluster: conditions, bookies by region and zone, services, repair, sick logs.
 
-    Exit codes: 0 shown, and the cluster is Ready; 1 it is not, or cannot be shown; 2 usage.
+    Exit codes: 0 shown, and the cluster is Ready; 1 it is not, no operator serves that would say
+    so, or it cannot be shown; 2 usage.
     """
     kubectl = Kubectl(kubeconfig=kubeconfig, context=context, namespace=namespace)
     summary = summarize(look(kubectl, find_cluster(kubectl, cluster)))

@@ -17,6 +17,7 @@ from duramen.units import agree
 from duramen_operator.names import (
     BOOKIE,
     BOOKIE_SET_LABEL,
+    CAUGHT_UP_GATE,
     COMPONENT_LABEL,
     PAUSED_ANNOTATION,
     READ_PROXY,
@@ -26,10 +27,12 @@ from duramen_operator.names import (
     ZONE_LABEL,
     ZOOKEEPER,
 )
-from kubectl_duramen.sources import Document, Snapshot
+from kubectl_duramen.sources import OPERATOR, Document, Snapshot
 
 SERVICES: Final = (SEQUENCER, WRITE_PROXY, READ_PROXY, ZOOKEEPER)
-NOT_HEALTH: Final = frozenset({"Progressing", "Secure", "Archived", "SafeToScaleDown"})
+NOT_HEALTH: Final = frozenset(
+    {"Progressing", "Secure", "Archived", "SafeToScaleDown", "EvictionsAllowed"}
+)
 """Conditions that may be False on a good day."""
 
 
@@ -43,6 +46,10 @@ def summarize(snapshot: Snapshot) -> Document:
         "namespace": cluster["metadata"].get("namespace"),
         "image": cluster.get("spec", {}).get("image"),
         "paused": cluster["metadata"].get("annotations", {}).get(PAUSED_ANNOTATION) == "true",
+        "operator": {
+            "serves": None if OPERATOR in snapshot.unknown else snapshot.silence is None,
+            "why": snapshot.silence,
+        },
         "conditions": list_conditions(cluster),
         "bookie_sets": [_encode_set(one) for one in snapshot.objects.get("bookiesets", [])],
         "bookies": bookies,
@@ -54,7 +61,7 @@ def summarize(snapshot: Snapshot) -> Document:
         "unknown": dict(sorted(snapshot.unknown.items())),
     }
     summary["trouble"] = _list_trouble(summary)
-    summary["ready"] = is_true(cluster, "Ready")
+    summary["ready"] = is_true(cluster, "Ready") and snapshot.silence is None
     return summary
 
 
@@ -100,7 +107,8 @@ def explain_pod(pod: Mapping[str, Any]) -> str | None:
     if status.get("phase") != "Running":
         return f"{status.get('phase', 'Unknown')}: {status.get('reason', '')}".rstrip(": ")
     ready = conditions.get("Ready", {})
-    if ready.get("status") != "True":
+    # Held back by its gate alone it serves, and catches up.
+    if ready.get("status") != "True" and ready.get("reason") != "ReadinessGatesNotReady":
         return f"runs, not ready: {ready.get('message') or ready.get('reason') or ''}".rstrip(": ")
     return None
 
@@ -165,11 +173,20 @@ def _encode_bookie(
         "takes_new_data": row.get("takes_new_data", status.get("writable")),
         "node": (pod or {}).get("spec", {}).get("nodeName") or status.get("node") or None,
         "restarts": None if pod is None else _count_restarts(pod),
+        "caught_up": None if pod is None else _is_caught_up(pod),
         "drain": None if drain is None else {
             name: drain.get(name) for name in ("duty", "fragments", "bytes", "waits_for")
         },
         "why": why or [_format_condition(c) for c in list_unhealthy(thing or {})],
     }  # fmt: skip
+
+
+def _is_caught_up(pod: Document) -> bool | None:
+    """None: nothing was said of it, as of a pod of before the gate."""
+    for condition in pod.get("status", {}).get("conditions", ()):
+        if condition["type"] == CAUGHT_UP_GATE:
+            return bool(condition["status"] == "True")
+    return None
 
 
 def _encode_service(role: str, pods: Iterable[Document], cluster: Document) -> Document:
@@ -304,6 +321,8 @@ def _encode_policy(thing: Document) -> Document:
 def _list_trouble(summary: Document) -> list[str]:
     """Why somebody may have to act, worst first."""
     found = []
+    if summary["operator"]["why"]:
+        found.append(f"{summary['operator']['why']}: conditions are those of its last pass")
     repair = summary["repair"]
     if repair is not None and repair["unrepairable"]:
         count = len(repair["unrepairable"])

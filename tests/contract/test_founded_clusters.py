@@ -12,11 +12,14 @@ import pytest
 
 from duramen.cluster import local_identities
 from duramen.cluster.layout import CLUSTER_NAME, ClusterSize, plan_cluster
-from duramen.cluster.local_identities import LocalIdentities, refuse_guarded
+from duramen.cluster.local_identities import LocalIdentities
+from duramen.runtime.cluster_node import find_cluster
 from duramen.runtime.embedded_zookeeper import EmbeddedZooKeeper
 from duramen.runtime.identity.folder import read_folder
 from duramen.runtime.identity.names import IdentityError
+from duramen.runtime.stores.access import open_rights
 from duramen.runtime.stores.guarding import found_tree, is_guarded, walk_rights
+from duramen.runtime.stores.metadata_store import MetadataError
 from duramen.runtime.stores.zookeeper_store import ZooKeeperStore
 from duramen.wire.metadata_json import Paths
 from tests.component.issuing_world import read_time
@@ -32,7 +35,7 @@ class Cluster:
 
     def __init__(self, folder: Path) -> None:
         plans = plan_cluster(
-            folder, ClusterSize(), base_port=0, has_zookeeper=True, remembered={}, is_secure=True
+            folder, ClusterSize(), base_port=0, has_zookeeper=True, remembered={}, security="on"
         )
         self.plans = plans
         self.identities = LocalIdentities(folder)
@@ -41,6 +44,7 @@ class Cluster:
         self.domain = held.identity.domain
         server = plans[0]
         assert server.data_dir is not None
+        self.mark = server.data_dir / "guarded"
         self.server = EmbeddedZooKeeper(
             server.data_dir, server.ports.data, log_file=folder / "zookeeper.log",
             identity_dir=self.identities.folder_of(server.node_id),
@@ -48,6 +52,10 @@ class Cluster:
 
     async def guard(self) -> None:
         await self.identities.guard_tree(self.server.address)
+
+    def is_marked(self) -> bool:
+        """Whether the next start with `none` is told that there is something to be opened."""
+        return self.mark.exists()
 
     def open_store(self) -> ZooKeeperStore:
         return ZooKeeperStore(
@@ -74,16 +82,62 @@ def test_a_tree_is_walked_until_it_was_done_once(
         async for _ in walk_rights(store, cluster.domain, is_mending=True):
             break
         assert not await is_guarded(store, cluster.domain)
-        refuse_guarded(cluster.plans)
+        assert not cluster.is_marked()
         await cluster.guard()
-        with pytest.raises(IdentityError, match="as it ran with --security on"):
-            refuse_guarded(cluster.plans)
-        refuse_guarded(cluster.plans[1:])
+        assert cluster.is_marked()
         assert await is_guarded(store, cluster.domain)
         assert not [one async for one in walk_rights(store, cluster.domain, is_mending=False)]
         for name in ("walk_rights", "found_tree"):
             monkeypatch.delattr(local_identities, name)
+        cluster.mark.unlink()
         await cluster.guard()
+        assert cluster.is_marked(), "a start mends what somebody removed"
+        await store.close()
+
+    run(scenario())
+
+
+def test_a_tree_that_was_opened_in_part_is_opened_again(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        await cluster.guard()
+        store = cluster.open_store()
+        await store.start()
+
+        async def cut_off(_: ZooKeeperStore) -> int:
+            raise MetadataError("nobody answers")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(local_identities, "open_tree", cut_off)
+            with pytest.raises(MetadataError):
+                await cluster.identities.open_tree(cluster.server.address)
+        assert cluster.is_marked(), "the next start begins again"
+        assert await cluster.identities.open_tree(cluster.server.address) > 5
+        assert not cluster.is_marked()
+        assert not await is_guarded(store, cluster.domain)
+        await cluster.guard()
+        assert cluster.is_marked() and await is_guarded(store, cluster.domain)
+        await store.close()
+
+    run(scenario())
+
+
+def test_a_tree_that_was_opened_for_migrate_is_walked_by_the_next_on(cluster: Cluster) -> None:
+    """Else what is made meanwhile would be anybody's for ever."""
+
+    async def scenario() -> None:
+        assert not cluster.is_marked()
+        cluster.identities.expect_guarded()
+        assert cluster.is_marked(), "a writer's identity is enough to make nodes with rights"
+        await cluster.guard()
+        await cluster.identities.open_tree(cluster.server.address, is_last=False)
+        assert cluster.is_marked()
+        store = cluster.open_store()
+        await store.start()
+        await store.set_rights(PATHS.logs, open_rights(PATHS.logs))
+        await cluster.guard()
+        assert not [one async for one in walk_rights(store, cluster.domain, is_mending=False)]
         await store.close()
 
     run(scenario())
@@ -96,7 +150,36 @@ def test_the_cluster_of_another_ca_is_left_alone(cluster: Cluster) -> None:
         await found_tree(store, PATHS, "f" * 32)
         with pytest.raises(IdentityError, match=r"has the uuid f+, .*: move it away, with "):
             await cluster.guard()
-        refuse_guarded(cluster.plans)
+        assert not cluster.is_marked()
+        await store.close()
+
+    run(scenario())
+
+
+def test_what_is_opened_is_the_cluster_of_the_ca(cluster: Cluster) -> None:
+    """Else the first service to come makes another, and the folder never asks again who calls."""
+
+    async def scenario() -> None:
+        store = cluster.open_store()
+        await store.start()
+        assert await cluster.identities.open_tree(cluster.server.address) == 0
+        assert await find_cluster(store, PATHS) == cluster.domain
+        assert set(await store.get_rights(PATHS.logs) or ()) == set(open_rights(PATHS.logs))
+        await cluster.guard()
+        await store.close()
+
+    run(scenario())
+
+
+def test_migrate_says_that_the_ca_is_anothers_and_none_goes_on(cluster: Cluster) -> None:
+    async def scenario() -> None:
+        store = cluster.open_store()
+        await store.start()
+        await found_tree(store, PATHS, "f" * 32)
+        with pytest.raises(IdentityError, match=r"has the uuid f+, .*: move it away, with "):
+            await cluster.identities.open_tree(cluster.server.address, is_last=False)
+        await cluster.identities.open_tree(cluster.server.address)
+        assert await find_cluster(store, PATHS) == "f" * 32
         await store.close()
 
     run(scenario())

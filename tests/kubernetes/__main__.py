@@ -3,11 +3,14 @@
 First the API server and the controllers with fake nodes, which need Go to be built and no root;
 then nine real nodes with pods of the images, which need root, Debian's packages and cgroup v1. At
 the end stands what ran, for how long, and what was left out and why. Where everything is required,
-as in CI, whatever is left out fails, but for real nodes on cgroup v2. Arguments go to pytest.
+as in CI, whatever is left out fails, but for real nodes on cgroup v2. What is marked `night` runs
+with DURAMEN_TIER=night, which is how `make night` calls this. `--only` runs one part; other
+arguments go to pytest.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
@@ -19,10 +22,12 @@ from tests.kubernetes.chart import checkov, promtool
 from tests.kubernetes.cluster import binaries
 from tests.kubernetes.image import recipes
 from tests.requirements import is_everything_required
+from tests.tiers import Tier, read_tier
 
 HERE = Path(__file__).resolve().parent
 NODES_COUNT = 9
 _NO_TESTS_STATUS = 5
+_END_S = 20.0
 _ROOM_BYTES = 20 << 30
 
 
@@ -39,7 +44,14 @@ class Tiers:
         began = time.monotonic()
         print(f"\n== {what}", flush=True)
         command = [*within, *self._pytest, *chosen]
-        status = subprocess.run(command, cwd=recipes.REPOSITORY, check=False).returncode
+        with subprocess.Popen(command, cwd=recipes.REPOSITORY) as child:
+            try:
+                status = child.wait()
+            except KeyboardInterrupt:
+                # The night interrupts this process alone. Killed, real nodes leave their folder.
+                child.terminate()
+                child.wait(_END_S)
+                raise
         verdict = {0: "passed", _NO_TESTS_STATUS: "no test was chosen"}.get(status, "FAILED")
         self._lines.append(f"{what}: {verdict}, {time.monotonic() - began:.0f} s")
         if status not in (0, _NO_TESTS_STATUS):
@@ -58,36 +70,53 @@ class Tiers:
 
 def main() -> int:
     """Build, run, report; returns the exit status."""
-    tiers = Tiers(sys.argv[1:])
+    parser = argparse.ArgumentParser(prog="python -m tests.kubernetes", allow_abbrev=False)
+    parser.add_argument("--only", choices=("api", "kubelet"), help="one part of both")
+    options, arguments = parser.parse_known_args()
+    tiers = Tiers(arguments)
     reason = binaries.reason_no_go()
     if reason is None:
         binaries.main()
-    # What only the chart's tests ask; where it cannot be had they skip, or fail where they may not.
-    promtool.main()
-    checkov.main()
     reason = binaries.reason_missing((*binaries.COMMANDS, *binaries.CONTROLLERS)) and reason
     if reason is not None:
         tiers.leave_out("Everything", reason)
-        tiers.report()
-        return tiers.status
-    kubelet = HERE / "kubelet"
+    else:
+        if options.only != "kubelet":
+            _run_api(tiers)
+        if options.only != "api":
+            _run_nodes(tiers)
+    tiers.report()
+    return tiers.status
+
+
+def choose_marks(*wanted: str) -> list[str]:
+    """The option that chooses tests with these marks; those of the night in the night alone."""
+    marks = [*wanted, *([] if read_tier() is Tier.NIGHT else ["not night"])]
+    return ["-m", " and ".join(marks)] if marks else []
+
+
+def _run_api(tiers: Tiers) -> None:
+    # What only the chart's tests ask; where it cannot be had they skip, or fail where they may not.
+    promtool.main()
+    checkov.main()
     # Each worker has clusters of its own, which compute while its tests wait.
     spread = ["-n", str(len(os.sched_getaffinity(0))), "--dist", "loadfile"]
     tiers.run(
         "API server, controllers and fake nodes",
-        *(f"{HERE}", f"--ignore={kubelet}", "-m", "kubernetes", *spread),
+        *(f"{HERE}", f"--ignore={HERE / 'kubelet'}", *choose_marks("kubernetes"), *spread),
     )
+
+
+def _run_nodes(tiers: Tiers) -> None:
     what = f"{NODES_COUNT} real nodes"
     reason = binaries.reason_no_nodes() or recipes.reason_missing() or _reason_no_room()
     if reason is not None:
         tiers.leave_out(what, reason)
-    else:
-        images = [f"--image={recipes.build(name)}" for name in recipes.RECIPES]
-        cluster = [sys.executable, "-m", "tests.kubernetes.cluster", "--tier=kubelet"]
-        within = [*cluster, f"--nodes={NODES_COUNT}", *images, "--"]
-        tiers.run(what, str(kubelet), within=within)
-    tiers.report()
-    return tiers.status
+        return
+    images = [f"--image={recipes.build(name)}" for name in recipes.RECIPES]
+    cluster = [sys.executable, "-m", "tests.kubernetes.cluster", "--tier=kubelet"]
+    within = [*cluster, f"--nodes={NODES_COUNT}", *images, "--"]
+    tiers.run(what, f"{HERE / 'kubelet'}", *choose_marks(), within=within)
 
 
 def _reason_no_room() -> str | None:

@@ -65,11 +65,19 @@ KNOBS: Final[tuple[Knobs, ...]] = (
     Knobs(("tests/unit", "tests/scenario", "tests/explore"), {}),
     Knobs(("tests/crash/test_crash_states.py",), {"DURAMEN_CRASH_STATES": "60000"}),
     Knobs(("tests/crash/test_bit_flips.py",), {"DURAMEN_BIT_FLIPS": "all"}),
+    Knobs(("tests/crash/test_shared_commit.py", "tests/component/test_journal_recycling.py"), {}),
+    Knobs(("tests/component/test_granting_races.py",), {}),
+    Knobs(("tests/kubernetes/plan", "tests/kubernetes/leading"), {}),
+    Knobs(("tests/sim",), {}),
+    Knobs(("tests/chaos",), {}),
     Knobs(
         ("tests/process/test_bookie_faults.py",),
         {"DURAMEN_KILLS": "60", "DURAMEN_POWER_CUTS": "40"},
     ),
     Knobs(("tests/process/test_bookie_limits.py",), {"DURAMEN_SLOW_ROUNDS": "20"}),
+    Knobs(("tests/process/test_rolled_credentials.py",), {}),
+    Knobs(("tests/process/test_mixed_versions.py",), {}),
+    Knobs(("tests/process/test_member_storm.py",), {}),
     Knobs(
         ("tests/process/test_rolling.py",),
         {"DURAMEN_ROLLS": "1000", "DURAMEN_ZOOKEEPER_OUTAGE_S": "120"},
@@ -79,9 +87,13 @@ KNOBS: Final[tuple[Knobs, ...]] = (
     Knobs(("tests/process/test_reader_faults.py",), {"DURAMEN_READERS": "full"}),
     Knobs(("tests/process/test_api_cases.py",), {"DURAMEN_API_CASES": "50000"}),
     Knobs(("tests/spark/test_archive_memory.py",), {}),
+    Knobs(("tests/spark/test_planted_keys.py",), {}),
     Knobs(("tests/process", "tests/contract"), {}),
 )
 """Every size knob of docs/testing.md, turned up; the last has the bounds of process tests."""
+
+KUBERNETES: Final = ("api", "kubelet")
+"""What `python -m tests.kubernetes --only` takes, each with its tests of the night."""
 
 
 def play_kept_seeds(memory: Memory, until_s: float) -> Finding:
@@ -196,6 +208,24 @@ def play_sizes(memory: Memory, until_s: float) -> Finding:
     return finding
 
 
+def play_kubernetes(memory: Memory, until_s: float) -> Finding:
+    """The tests on a real Kubernetes with those of the night: one part, then the other, in turn."""
+    finding, played = Finding(), 0
+    for index in memory.turn("kubernetes", len(KUBERNETES)):
+        part = KUBERNETES[index]
+        call = ["-m", "tests.kubernetes", "--only", part]
+        outcome = run_command(call, until_s, {"DURAMEN_TIER": "night"})
+        if outcome.is_cut:
+            finding.lines.append(f"{part}: cut off after {outcome.took_s / 60:.0f} minutes")
+            break
+        finding.lines += outcome.output.strip().splitlines()[-1:]
+        if outcome.has_failed:
+            finding.blame(f"DURAMEN_TIER=night python {' '.join(call)}", outcome)
+        played += 1
+    memory.advance("kubernetes", max(played, 1))
+    return finding
+
+
 def play_bench(memory: Memory, until_s: float) -> Finding:
     """`make bench` against the figures that are kept."""
     finding = Finding()
@@ -211,11 +241,12 @@ def play_bench(memory: Memory, until_s: float) -> Finding:
 STAGES: Final[tuple[Stage, ...]] = (
     Stage("Seeds that failed before", 0.05, play_kept_seeds),
     Stage("Benchmark", 0.1, play_bench),
-    Stage("Chaos, three bookies", 0.17, play_chaos(())),
-    Stage("Chaos, three regions", 0.18, play_chaos(("--regions",))),
-    Stage("Sizes", 0.2, play_sizes),
-    Stage("Faults outside the cores", 0.12, play_service_mutants),
+    Stage("Chaos, three bookies", 0.15, play_chaos(())),
+    Stage("Chaos, three regions", 0.16, play_chaos(("--regions",))),
+    Stage("Kubernetes", 0.1, play_kubernetes),
+    Stage("Sizes", 0.18, play_sizes),
+    Stage("Faults outside the cores", 0.1, play_service_mutants),
     Stage("Faults in the cores", 0.06, play_simulator_mutants),
-    Stage("Seeds", 0.12, play_seeds),
+    Stage("Seeds", 0.1, play_seeds),
 )
 """The seeds come last: they take whatever time is left."""

@@ -4,6 +4,7 @@
 what their logs are. A failing seed prints itself, its options in one line, the violation and its
 last events; a sweep of at least 100 seeds also fails when something that it must meet (`REQUIRED`,
 of drawn logs `FLEXIBLE` too) never happened, unless all logs are of one kind or mixed by request.
+`--choose K` says after a sweep which seeds the gate plays besides its first K (`choosing`).
 
 Exit codes: 0 all is well, 1 a seed failed or a sweep has a gap, 2 usage.
 """
@@ -21,6 +22,7 @@ from functools import partial
 from typing import Final
 
 from duramen.units import SECOND
+from tests.sim.choosing import choose_seeds
 from tests.sim.log_kinds import DRAWN
 from tests.sim.log_kinds import KINDS as LOG_KINDS
 from tests.sim.long_sleeps import KINDS
@@ -29,7 +31,8 @@ from tests.sim.options import FAULTS, GOSSIP_FAULTS, RARE_FAULTS, REPAIR_FAULTS
 from tests.sim.run import Result, play_uncollected, run_seed
 
 GAP_SEEDS_MIN: Final = 100
-"""A sweep that is shorter may miss something rare by chance."""
+"""A sweep that is shorter may miss something rare by chance. Seeds that were chosen for what they
+meet are judged however few they are (`test_sim`)."""
 
 LOG_STEPS: Final = (
     "idle → reading", "reading → claiming", "reading → recovering", "claiming → active",
@@ -174,10 +177,15 @@ def main() -> int:
             sys.stdout.flush()
     took_s = time.monotonic() - began_s
     sys.stdout.write(format_summary(results, took_s, is_long=not options.quiet))
-    is_swept = len(results) >= GAP_SEEDS_MIN and options.copysets in ("striped", DRAWN)
-    gaps = find_gaps(results, is_drawn=options.copysets == DRAWN) if is_swept else []
+    is_drawn = options.copysets == DRAWN
+    is_swept = len(results) >= GAP_SEEDS_MIN and (is_drawn or options.copysets == "striped")
+    gaps = find_gaps(results, is_drawn=is_drawn) if is_swept else []
     for gap in gaps:
         sys.stdout.write(f"never happened: {gap}\n")
+    if options.choose is not None:
+        required = _list_required(is_drawn=is_drawn)
+        for chosen in choose_seeds(results, options.choose, required):
+            sys.stdout.write(f"choose {chosen.seed}: {', '.join(chosen.names)}\n")
     return 1 if gaps or any(result.violation for result in results) else 0
 
 
@@ -211,8 +219,11 @@ def sum_counts(results: Iterable[Result]) -> Counter[str]:
 def find_gaps(results: Iterable[Result], *, is_drawn: bool) -> list[str]:
     """What had to happen and did not; `is_drawn`: some logs were flexible."""
     total = sum_counts(results)
-    required = (*REQUIRED, *FLEXIBLE) if is_drawn else REQUIRED
-    return [name for name in required if total[name] == 0]
+    return [name for name in _list_required(is_drawn=is_drawn) if total[name] == 0]
+
+
+def _list_required(*, is_drawn: bool) -> tuple[str, ...]:
+    return (*REQUIRED, *FLEXIBLE) if is_drawn else REQUIRED
 
 
 def format_result(result: Result) -> str:
@@ -246,10 +257,13 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--trace", action="store_true", help="with --seed: print every event")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes")
     parser.add_argument("--copysets", choices=LOG_KINDS, default=DRAWN, help="kinds of logs")
+    parser.add_argument("--choose", type=int, metavar="K", help="choose seeds besides the first K")
     parser.add_argument("--quiet", action="store_true", help="no counters")
     options = parser.parse_args()
     if options.seeds < 1 or options.jobs < 1:
         parser.error("--seeds and --jobs are at least 1")
+    if options.choose is not None and options.choose < 0:
+        parser.error("--choose is at least 0")
     return options
 
 

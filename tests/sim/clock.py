@@ -37,7 +37,7 @@ from duramen.wire import bookie_calls
 from duramen_bookie import admission, handlers, identity, storage
 from duramen_bookie.repair import inventory, pulling
 from duramen_bookie.upkeep import repair_queue
-from duramen_readproxy.following import feed, record_reader, streams
+from duramen_readproxy.following import feed, places, record_reader, streams
 from duramen_sequencer import append_frames, fencing, log_host
 from duramen_sequencer.life import boundaries, keeping, metadata_epochs, metadata_logs
 from duramen_sequencer.ownership import reaching
@@ -256,7 +256,7 @@ def _list_bindings(world: World, seed: int) -> list[_Binding]:
         _Binding(log_host, "LogDriver", WatchedDriver),
         _Binding(log_host, "_TAKEOVER_COUNT", _TAKEOVER_COUNT),
         *(_Binding(m, "read_clock_us", now_us) for m in (bookies, log_reader, tail)),
-        *(_Binding(m, "read_clock_us", now_us) for m in (feed, record_reader, streams)),
+        *(_Binding(m, "read_clock_us", now_us) for m in (feed, places, record_reader, streams)),
         *(_Binding(m, "LogCursor", WatchedCursor) for m in (feed, record_reader)),
         _Binding(feed, "LINGER_S", _LINGER_S),
         _Binding(cold_reads, "ThreadPoolExecutor", _make_nothing),

@@ -93,7 +93,7 @@ class ExactClient(Node):
         super().__init__(world, f"c{index}", options.places[0][0])
         self.index = index
         self.is_over = False
-        self.slow_factor = 1
+        self.slow_factor = 1.0
         self.open: dict[int, LogId] = {}
         self._options = options
         self._history = history

@@ -494,6 +494,6 @@ class SequencerNode(Node):
         return encoded
 
     def validate(self) -> None:
-        for driver in self.host._list_drivers():
+        for driver in self.host.list_drivers():
             cast(WatchedDriver, driver).validate()
         self.context.nodes.validate()

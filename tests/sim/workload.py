@@ -83,7 +83,7 @@ class ClientNode(Node):
         self.acknowledged_count = 0
         self.is_over = False
         self.open: dict[int, LogId] = {}
-        self.slow_factor = 1
+        self.slow_factor = 1.0
         self.history = history
         self.proxy = WriteProxy(self, network, store, sequencers, has_gossip=options.has_gossip)
         self._options = options

@@ -51,7 +51,7 @@ ALLOWED: Final[Mapping[tuple[str, str, str], str]] = {
     ("docs/quickstart.md", "secret in a text", "leader-1"): "a name in the example of takeovers",
     ("docs/quickstart.md", "secret in a text", "leader-2"): "a name in the example of takeovers",
     (
-        "operator/kubectl_duramen/redaction.py",
+        "operator/kubectl_duramen/support/redaction.py",
         "password in a URL",
         "password",
     ): "the word itself: it describes what a support bundle leaves out",

@@ -5,6 +5,8 @@ checkout, as in a source archive, every file that is not a cache. The rules them
 `tidiness.py`, their reasons in CONTRIBUTING.md.
 """
 
+import textwrap
+
 import pytest
 
 from tests.style import names, tidiness
@@ -41,6 +43,16 @@ def test_nothing_is_marked_unfinished() -> None:
 def test_tests_do_not_sleep() -> None:
     tests = [m for m in read_modules() if m.is_in("tests")]
     assert_tidy([f for m in tests for f in tidiness.find_sleeps(m)])
+
+
+def test_tests_read_clocks_when_they_are_played() -> None:
+    tests = [m for m in read_modules() if m.is_in("tests")]
+    assert_tidy([f for m in tests for f in tidiness.find_stale_clocks(m)])
+
+
+def test_tests_copy_no_descriptor_that_may_be_anything() -> None:
+    tests = [m for m in read_modules() if m.is_in("tests")]
+    assert_tidy([f for m in tests for f in tidiness.find_copied_descriptors(m)])
 
 
 def test_tests_change_nodes_as_those_who_are_overtaken() -> None:
@@ -143,6 +155,41 @@ def test_a_sleep_is_found() -> None:
     bad = "time.sleep(1)\nasyncio.sleep(0.01)\nsleep(delay)\nclock.sleep()\n"
     assert len(tidiness.find_sleeps(Module("tests/a.py", bad))) == bad.count("\n")
     assert not tidiness.find_sleeps(Module("tests/a.py", "asyncio.sleep(0)\n"))
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "NOW_S = int(time.time())",
+        "A: Final = dt.datetime.now(dt.UTC)",
+        "B = [time.monotonic()]",
+        "NOW = read_time()",
+        "@pytest.mark.parametrize('end_s', [time.time() + 60])\ndef test_it(end_s): ...",
+        "def make_call(until_s=time.time() + 60): ...",
+        "class Call:\n    until_ns = time.time_ns()",
+        "if is_here:\n    NOW_S = time.time()",
+    ],
+)
+def test_a_clock_that_is_read_when_a_module_is_loaded_is_found(bad: str) -> None:
+    assert len(tidiness.find_stale_clocks(Module("tests/a.py", bad))) == 1
+    assert not tidiness.find_stale_clocks(Module("tests/a.py", "ENDS = {'a': lambda: time.time()}"))
+    used = f"def f():\n{textwrap.indent(bad, '    ')}\n"
+    assert not tidiness.find_stale_clocks(Module("tests/a.py", used))
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "for link in os.listdir('/proc/self/fd'): os.dup(int(link))",
+        "for number in range(1_000): os.dup(number)",
+        "socket.fromfd(find_number(), socket.AF_INET, socket.SOCK_STREAM)",
+        "copy_socket(int(link.name))",
+    ],
+)
+def test_a_descriptor_that_is_copied_by_number_is_found(bad: str) -> None:
+    assert len(tidiness.find_copied_descriptors(Module("tests/a.py", bad))) == 1
+    good = "os.dup(lock.descriptor)\nos.dup(file.fileno())\nos.dup2(found, 1)"
+    assert not tidiness.find_copied_descriptors(Module("tests/a.py", good))
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,18 @@ IMPURE_MODULES = frozenset({
 })
 # Where time passes on purpose; the pauses of chaos runs are the lengths of their faults.
 PAUSE_MODULES = frozenset({"tests/pauses.py", "tests/ticker.py", "tests/chaos/waiting.py"})
+FIRST_CLOCK_MODULE = "tests/unit/web_token_forge.py"
+"""Its tokens live for half a day, which no run of all tests takes."""
+_CLOCKS = frozenset(
+    {f"time.{clock}" for clock in ("time", "monotonic", "perf_counter")}
+    | {f"time.{clock}_ns" for clock in ("time", "monotonic", "perf_counter")}
+    | {f"{module}{clock}" for module in ("", "dt.", "datetime.") for clock in (
+        "datetime.now", "datetime.utcnow", "datetime.today", "date.today"
+    )}
+    | {"read_time", "localtime", "gmtime", "time.localtime", "time.gmtime"}
+)
+_COPIES = frozenset({"os.dup", "socket.dup", "socket.fromfd", "copy_socket"})
+OWN_SOCKETS_MODULE = "tests/component/own_sockets.py"
 PAUSES = frozenset({"observe_for", "let_pass"})
 SIGNALS = frozenset({"Event", "Condition", "Semaphore", "Queue", "SimpleQueue", "Future"})
 WAITS = frozenset({"wait", "wait_for", "get", "acquire", "result"})
@@ -132,6 +144,58 @@ def find_sleeps(module: Module) -> list[str]:
         elif _is_unnamed_pause(node):
             faults.append(f"{module.path}:{node.lineno}: a pause does not say what it measures")
     return faults
+
+
+def find_stale_clocks(module: Module) -> list[str]:
+    """Clocks that a test reads when its module is loaded: a run of all tests begins an hour before
+    the last of them is played, and what was to live for minutes then has ended.
+    """
+    if module.path == FIRST_CLOCK_MODULE:
+        return []
+    return [
+        f"{module.path}:{node.lineno}: reads a clock when it is loaded: ask where it is used"
+        for node in _find_loaded(module.tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in _CLOCKS
+    ]
+
+
+def find_copied_descriptors(module: Module) -> list[str]:
+    """Descriptors of its own process that a test copies by number, whatever they are.
+
+    A copy of a locked file that nobody closes keeps the lock of the machine, and who waits for it
+    waits for ever. `own_sockets` copies sockets alone; what a test opened itself has a name.
+    """
+    if module.path == OWN_SOCKETS_MODULE:
+        return []
+    return [
+        f"{module.path}:{node.lineno}: copies a descriptor by number: use copy_own_sockets"
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func) in _COPIES
+        and not _is_named_descriptor(node.args[0] if node.args else None)
+    ]
+
+
+def _is_named_descriptor(argument: ast.expr | None) -> bool:
+    """Whether it is asked of an object, as `file.fileno()` is."""
+    if isinstance(argument, ast.Call):
+        return isinstance(argument.func, ast.Attribute) and argument.func.attr == "fileno"
+    return isinstance(argument, ast.Attribute)
+
+
+def _find_loaded(node: ast.AST) -> Iterator[ast.AST]:
+    """What is worked out when a module is loaded: all but what stands inside of functions, whose
+    decorators and defaults are loaded with it.
+    """
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+        decorators = [] if isinstance(node, ast.Lambda) else node.decorator_list
+        defaults = [default for default in node.args.kw_defaults if default is not None]
+        loaded: list[ast.AST] = [*decorators, *node.args.defaults, *defaults]
+    else:
+        yield node
+        loaded = list(ast.iter_child_nodes(node))
+    for part in loaded:
+        yield from _find_loaded(part)
 
 
 def find_lone_writes(module: Module) -> list[str]:

@@ -9,9 +9,25 @@ storageClassName: {{ . }}
 {{- define "duramen.defaults" -}}
 {{- $cluster := include "duramen.cluster" . -}}
 {{- $spec := .Values.cluster -}}
+{{- /* A release of before the audit log has no such value under --reuse-values. */ -}}
+{{- $audited := dig "require" false ($spec.audit | default dict) -}}
 {{- if $spec.create -}}
 {{- if and (eq .Values.security "none") (not .Values.acceptAnybody) -}}
-{{- fail "with security: none whoever reaches a port may do everything: if that is meant, set acceptAnybody=true" -}}
+{{- fail "with security: none whoever reaches a port may do everything: if that is meant, set acceptAnybody=true; else leave security out" -}}
+{{- end -}}
+{{- if and (eq .Values.security "on") .Values.acceptAnybody -}}
+{{- fail "with security: on nobody is let in without an identity or a token: take acceptAnybody away, or set security=none" -}}
+{{- end -}}
+{{- if and (eq .Values.security "none") (or $audited $spec.issuersConfigMap) -}}
+{{- fail "with security: none nobody is known: take cluster.audit.require and cluster.issuersConfigMap away, or set security=on" -}}
+{{- end -}}
+{{- $asked := dict -}}
+{{- if and (eq .Values.security "on") (eq (include "duramen.issuer" .) "certManager") -}}
+{{- $tls := .Values.tls | default dict -}}
+{{- $asked = dict "name" (dig "issuerRef" "name" "" $tls) "kind" (dig "issuerRef" "kind" "Issuer" $tls) "trust" (dig "trustConfigMap" "" $tls) -}}
+{{- if not (and $asked.name $asked.trust) -}}
+{{- fail "tls.issuer: certManager needs tls.issuerRef.name, the issuer that signs, and tls.trustConfigMap, a ConfigMap with its CA in ca.crt" -}}
+{{- end -}}
 {{- end -}}
 apiVersion: duramen.io/v1alpha1
 kind: LogCluster
@@ -24,8 +40,25 @@ spec:
   {{- with .Values.image.pullSecrets }}
   imagePullSecrets: {{- toYaml . | nindent 4 }}
   {{- end }}
-  security: {{ .Values.security }}
+  security: {{ .Values.security | quote }}
   acceptAnybody: {{ .Values.acceptAnybody }}
+  {{- if eq .Values.security "on" }}
+  tls:
+    issuer: {{ include "duramen.issuer" . }}
+    {{- with $asked }}
+    issuerRef:
+      name: {{ .name | quote }}
+      kind: {{ .kind }}
+    trust:
+      name: {{ .trust | quote }}
+    {{- end }}
+  {{- with $spec.issuersConfigMap }}
+  issuers:
+    name: {{ . | quote }}
+  {{- end }}
+  audit:
+    require: {{ $audited }}
+  {{- end }}
   {{- with $spec.domains }}
   domains: {{- toYaml . | nindent 4 }}
   {{- end }}

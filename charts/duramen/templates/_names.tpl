@@ -74,3 +74,30 @@ imagePullSecrets:
 yes
 {{- end -}}
 {{- end }}
+
+{{- /* A release of before `tls` has no such value under --reuse-values: the default of values.yaml holds then. */ -}}
+{{- define "duramen.issuer" -}}
+{{- dig "issuer" "operator" (.Values.tls | default dict) -}}
+{{- end }}
+
+{{/* The clusters for which the operator issues certificates, as JSON: the chart's own, and those of tls.clusters. */}}
+{{- define "duramen.issuedClusters" -}}
+{{- $names := dig "clusters" list (.Values.tls | default dict) -}}
+{{- if and .Values.cluster.create (eq .Values.security "on") (eq (include "duramen.issuer" .) "operator") -}}
+{{- $names = prepend $names (include "duramen.cluster" .) -}}
+{{- end -}}
+{{- $names | uniq | toJson -}}
+{{- end }}
+
+{{/* What their Secrets are called behind the cluster's name: SECRETS in the operator's plan/cluster/nodes.py. */}}
+{{- define "duramen.secretWords" -}}
+{{- list "ca" "bookies" "sequencers" "zookeeper" "writeproxies" "readproxies" "public" "operator" "monitor" "archive" | toJson -}}
+{{- end }}
+
+{{/* The name of one of them, cut as the operator's `shorten` does. Argument: (list cluster word). */}}
+{{- define "duramen.secretName" -}}
+{{- $text := join "-" . -}}
+{{- if le (len $text) 48 }}{{ $text }}{{ else -}}
+{{ printf "%s-%s" (regexReplaceAll "-+$" (trunc 39 $text) "") (sha256sum $text | trunc 8) }}
+{{- end -}}
+{{- end }}

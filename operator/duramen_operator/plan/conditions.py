@@ -14,6 +14,7 @@ from typing import Any, Literal
 from duramen_operator.names import FIELD_MANAGER
 from duramen_operator.plan.observed import Json, KubeObject
 from duramen_operator.plan.steps import Event, Status
+from duramen_operator.resources.conditions import NEVER
 
 Truth = Literal["True", "False", "Unknown"]
 FIGURES_EVERY = timedelta(seconds=15)
@@ -53,8 +54,8 @@ def report(
         old = find_condition(item, one.type)
         if one.is_event and (old is None or old.get("reason") != one.reason):
             yield Event(
-                item.ref, item.uid, one.reason, one.message[:_MESSAGE_CHARACTERS], now,
-                is_warning=one.status != "True",
+                item.ref, item.uid, one.reason, one.message[:_MESSAGE_CHARACTERS],
+                find_told(item), now, is_warning=one.status != "True",
             )  # fmt: skip
     status = {
         **figures,
@@ -64,7 +65,8 @@ def report(
     if status == item.status:
         return
     calm = {name: item.status[name] for name in moving if name in item.status}
-    if {**status, **calm} == item.status and now < _written_at(item, now) + FIGURES_EVERY:
+    written = max(_list_writes(item), default=now - FIGURES_EVERY)
+    if {**status, **calm} == item.status and now < written + FIGURES_EVERY:
         return
     yield Status(item.ref, item.uid, status)
 
@@ -78,6 +80,29 @@ def find_condition(item: KubeObject, condition_type: str) -> Json | None:
     return None
 
 
+def replace_condition(item: KubeObject, said: Said, now: datetime) -> Json:
+    """The status of an object with one condition said anew, and all else as it stands there."""
+    conditions = item.status.get("conditions") or ()
+    others = [one for one in conditions if one.get("type") != said.type]
+    place = next(
+        (i for i, one in enumerate(conditions) if one.get("type") == said.type), len(others)
+    )
+    others.insert(place, _encode(item, said, now))
+    return {**item.status, "conditions": others}
+
+
+def find_told(item: KubeObject) -> datetime:
+    """When the object was last told something: the time of events of what it is told next.
+
+    It moves with the status alone. So an event whose status was not written is the same event in
+    the next pass, and one that comes again later is another one.
+    """
+    conditions = item.status.get("conditions") or ()
+    texts = [str(one["lastTransitionTime"]) for one in conditions if "lastTransitionTime" in one]
+    texts.append(str(item.metadata.get("creationTimestamp") or NEVER))
+    return max([*map(datetime.fromisoformat, texts), *_list_writes(item)])
+
+
 def is_true(item: KubeObject, condition_type: str) -> bool:
     """Whether the object says so itself."""
     condition = find_condition(item, condition_type)
@@ -89,14 +114,15 @@ def format_time(moment: datetime) -> str:
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _written_at(item: KubeObject, now: datetime) -> datetime:
-    """When the operator last wrote the status, as the API server noted; long ago if it did not."""
-    times = [
+def _list_writes(item: KubeObject) -> list[datetime]:
+    """When the operator last wrote the status, as the API server noted; empty if it did not."""
+    return [
         datetime.fromisoformat(str(entry["time"]))
         for entry in item.metadata.get("managedFields") or ()
-        if entry.get("manager") == FIELD_MANAGER and entry.get("subresource") == "status"
+        if entry.get("manager") == FIELD_MANAGER
+        and entry.get("subresource") == "status"
+        and "time" in entry
     ]
-    return max(times, default=now - FIGURES_EVERY)
 
 
 def _encode(item: KubeObject, said: Said, now: datetime) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from duramen.core.rights.grants import Grant
 from duramen_operator.names import FINALIZER
-from duramen_operator.plan.conditions import Said, report
+from duramen_operator.plan.conditions import Said, find_told, report
 from duramen_operator.plan.logs import (
     LOOK_AGAIN,
     READY,
@@ -28,7 +28,7 @@ from duramen_operator.plan.logs import (
     told_refusal,
 )
 from duramen_operator.plan.observed import KubeObject, Observed, Problem
-from duramen_operator.plan.releasing import change_finalizer
+from duramen_operator.plan.releasing import change_finalizer, find_deletion
 from duramen_operator.plan.seen_grants import (
     ClusterGrants,
     GivenMark,
@@ -187,7 +187,7 @@ def _plan_staying(look: _GrantsPass, group: _Group, one: _Claimant) -> Iterator[
     elif not one.has_asked:
         if one.mark is not None:
             message = f"{group.name}: taken outside of Kubernetes, and given again"
-            yield Event(item.ref, item.uid, "GrantCorrected", message, now)
+            yield Event(item.ref, item.uid, "GrantCorrected", message, find_told(item), now)
         yield from report(item, [_giving(group)], _claimed(one), now)
     else:
         if not look.draft.holds(group.grant):
@@ -201,9 +201,7 @@ def _plan_leaving(look: _GrantsPass, group: _Group, one: _Claimant) -> Iterator[
     obstacle = look.find_obstacle(item)
     if not one.is_held:
         return
-    if look.observed.is_paused:
-        yield from _wait(one, f"the cluster is paused, so nothing is done about {group.name}", now)
-    elif not one.is_owner:
+    if not one.is_owner:
         yield from _let_go(item, "Retained", f"{group.name}: not this object's, it stays", now)
     elif cluster is None or cluster.is_leaving:
         message = f"the cluster is gone: nothing is waited for ({group.name})"
@@ -211,7 +209,7 @@ def _plan_leaving(look: _GrantsPass, group: _Group, one: _Claimant) -> Iterator[
     elif obstacle is not None:
         yield from _wait(one, f"{group.name} is to be taken: {obstacle.message}", now)
     elif group.row is None:
-        if one.has_asked and now < _left_at(item) + CALL_OVER_AFTER:
+        if one.has_asked and now < find_deletion(item) + CALL_OVER_AFTER:
             yield from _wait(one, f"{group.name}: a call may still be under way", now)
         else:
             yield from _let_go(item, "Taken", f"{group.name} is taken", now)
@@ -225,6 +223,8 @@ def _plan_leaving(look: _GrantsPass, group: _Group, one: _Claimant) -> Iterator[
         else:
             message = f"{group.name}: LogGrant {sharer.item.name} says so, too: it stays"
             yield from _let_go(item, "Retained", message, now)
+    elif look.observed.is_paused:
+        yield from _wait(one, f"{group.name} is to be taken, and the cluster is paused", now)
     else:
         if look.draft.holds(group.grant):
             yield look.draft.change(item, group.grant, is_wanted=False)
@@ -236,17 +236,14 @@ def _plan_leaving(look: _GrantsPass, group: _Group, one: _Claimant) -> Iterator[
 def _let_go(
     item: KubeObject, reason: str, message: str, now: datetime, *, is_warning: bool = False
 ) -> Iterator[Step]:
-    yield Event(item.ref, item.uid, reason, message, now, is_warning=is_warning)
+    since = find_deletion(item)
+    yield Event(item.ref, item.uid, reason, message, since, now, is_warning=is_warning)
     yield from change_finalizer(item, is_wanted=False)
 
 
 def _wait(one: _Claimant, message: str, now: datetime) -> Iterator[Step]:
     said = Said(READY, "False", "Deleting", message)
     yield from report(one.item, [said], _figures(one), now)
-
-
-def _left_at(item: KubeObject) -> datetime:
-    return datetime.fromisoformat(str(item.metadata["deletionTimestamp"]))
 
 
 def _plan_unreadable(item: KubeObject, error: ResourceError, now: datetime) -> Iterator[Step]:

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 from duramen_operator.names import FINALIZER
-from duramen_operator.plan.conditions import Said, report
+from duramen_operator.plan.conditions import Said, find_told, report
 from duramen_operator.plan.logs import (
     LOOK_AGAIN,
     READY,
@@ -69,28 +69,34 @@ def _plan_namespace(
     is_to_go = wanted.spec.deletion_policy == "Delete"
     finalizing = list(change_finalizer(item, is_wanted=is_to_go))
     yield from finalizing
-    call, said = _judge(observed, item, wanted, seen)
+    judged = _judge(observed, item, wanted, seen)
+    if judged is None:
+        return
+    call, said = judged
     if call is not None and observed.is_paused:
         call, said = None, told_pause(said)
     if call is not None and not (finalizing and is_to_go):
         yield call
         if was_ready(item):
             message = "it was changed outside of Kubernetes, and is set again as this object says"
-            yield Event(item.ref, item.uid, "ConfigCorrected", message, now)
+            yield Event(item.ref, item.uid, "ConfigCorrected", message, find_told(item), now)
     yield from report(item, [said], _figures(item, seen), now)
 
 
 def _judge(
     observed: Observed, item: KubeObject, wanted: LogNamespace, seen: Json | None
-) -> tuple[Call | None, Said]:
+) -> tuple[Call | None, Said] | None:
+    """What is to be done about a LogNamespace that stays; None: no look came to it yet."""
     if observed.cluster is None:
         message = f"there is no LogCluster {wanted.spec.cluster_name} in this namespace"
         return None, not_ready("ClusterMissing", message)
     if observed.cluster.is_leaving:
         return None, not_ready("ClusterLeaving", "the cluster is being deleted")
-    if not observed.admin.is_reachable or seen is None:
+    if not observed.admin.is_reachable:
         message = f"the cluster does not answer: {observed.admin.reason}"
         return None, Said(READY, "Unknown", "ClusterUnreachable", message)
+    if seen is None:
+        return None
     url = f"/v1/namespaces/{quote(wanted.namespace_name)}"
     problem = read_problem(seen)
     refused = told_refusal(observed.refusals.get(item.ref))

@@ -7,7 +7,11 @@ Log names are compared and set again; what it does not name is left as it is.
 A Log with `deletionPolicy: Delete` gets a finalizer before its log is made, and loses it at the
 latest `RELEASE_AFTER` after its deletion, whatever the cluster says by then.
 
-Called by `plan`. Source: docs/kubernetes/resources.md "Log", docs/kubernetes/.
+Facts may be older than the look. What they show is told, and nothing that changes a log, or says
+which log an object stands for, rests on them: the plan is unsure of these logs instead.
+
+Called by `plan`. Source: docs/kubernetes/resources.md "Log", docs/kubernetes/one-hand.md "What a
+look costs".
 """
 
 from collections.abc import Iterable, Iterator
@@ -20,7 +24,7 @@ from duramen.errors import DuramenError
 from duramen.ids import parse_dlsn, parse_lsn
 from duramen.texts import PositionKind, parse_position
 from duramen_operator.names import FINALIZER
-from duramen_operator.plan.conditions import Said, Truth, find_condition, report
+from duramen_operator.plan.conditions import Said, Truth, find_condition, find_told, report
 from duramen_operator.plan.observed import KubeObject, Observed, Problem
 from duramen_operator.plan.releasing import Release, change_finalizer, plan_release
 from duramen_operator.plan.seen_logs import (
@@ -45,7 +49,7 @@ READY, AVAILABLE, PLACED, ARCHIVED = "Ready", "Available", "PlacementSatisfied",
 MOVING = ("tail", "sizeBytes", "segments", "owner")
 
 LOOK_AGAIN = timedelta(seconds=30)
-"""Logs change without a word to Kubernetes; so often their figures are read."""
+"""Logs change without a word to Kubernetes; so often the cluster is looked at."""
 
 REFUSED_CONFIG = ("invalid_argument", "unknown_field", "placement_impossible", "invalid_name")
 
@@ -70,13 +74,14 @@ def plan_logs(observed: Observed, now: datetime) -> Plan:
     steps: list[Step] = []
     again_at = None
     taken: dict[str, KubeObject] = {}
+    unsure: set[str] = set()
     for item in oldest_first(observed.list("Log")):
-        found = list(_plan_log(observed, item, taken, now))
+        found = list(_plan_log(observed, item, taken, unsure, now))
         steps += found
         is_busy = any(isinstance(step, Call) for step in found)
         moment = now if is_busy and item.ref not in observed.refusals else now + LOOK_AGAIN
         again_at = moment if again_at is None else min(again_at, moment)
-    return Plan(tuple(steps), again_at)
+    return Plan(tuple(steps), again_at, frozenset(unsure))
 
 
 def oldest_first(items: Iterable[KubeObject]) -> list[KubeObject]:
@@ -85,16 +90,25 @@ def oldest_first(items: Iterable[KubeObject]) -> list[KubeObject]:
 
 
 def _plan_log(
-    observed: Observed, item: KubeObject, taken: dict[str, KubeObject], now: datetime
+    observed: Observed,
+    item: KubeObject,
+    taken: dict[str, KubeObject],
+    unsure: set[str],
+    now: datetime,
 ) -> Iterator[Step]:
+    """The steps for one Log; who was there before it is in `taken`, and a log of which nothing new
+    enough is known comes into `unsure`."""
     path = path_of(item)
     winner = taken.setdefault(path, item)
     seen = None if observed.admin.logs is None else observed.admin.logs.get(path)
     log = None if seen is None else SeenLog(seen)
+    is_old = path in observed.admin.stale_logs
     if item.is_leaving:
         if FINALIZER in item.finalizers:
-            is_ours = winner is item
-            yield from plan_release(observed, item, _judge_release(item, log, is_ours=is_ours), now)
+            release = _judge_release(item, log, is_ours=winner is item, is_old=is_old)
+            if release.is_unsure and observed.admin.is_reachable:
+                unsure.add(path)
+            yield from plan_release(observed, item, release, now)
         return
     try:
         wanted = parse_as(LogResource, item.body)
@@ -110,10 +124,19 @@ def _plan_log(
     finalizing = list(change_finalizer(item, is_wanted=is_to_go))
     yield from finalizing
     judged = _judge(observed, item, wanted, log, now, is_held=bool(finalizing) and is_to_go)
+    if judged is None or (is_old and (judged.calls or not _is_settled(item))):
+        unsure.add(path)
+        return
     judged = judged.held() if observed.is_paused else judged
     yield from judged.calls
     yield from judged.events
     yield from _report(item, judged.ready, log, now)
+
+
+def _is_settled(item: KubeObject) -> bool:
+    """Whether it was told what this generation came to, and of which log."""
+    is_seen = item.status.get("observedGeneration") == item.generation
+    return is_seen and bool(item.status.get("logId"))
 
 
 def path_of(item: KubeObject) -> str:
@@ -132,16 +155,19 @@ def _judge(
     now: datetime,
     *,
     is_held: bool,
-) -> Judged:
+) -> Judged | None:
+    """What is to be done about a Log that stays; None: nothing is known of its log yet."""
     cluster = observed.cluster
     if cluster is None:
         message = f"there is no LogCluster {wanted.spec.cluster_name} in this namespace"
         return Judged((), not_ready("ClusterMissing", message))
     if cluster.is_leaving:
         return Judged((), not_ready("ClusterLeaving", "the cluster is being deleted"))
-    if not observed.admin.is_reachable or log is None:
+    if not observed.admin.is_reachable:
         message = f"the cluster does not answer: {observed.admin.reason}"
         return Judged((), Said(READY, "Unknown", "ClusterUnreachable", message))
+    if log is None or log.is_not_asked:
+        return None
     problem, refusal = log.problem, observed.refusals.get(item.ref)
     if problem is not None and problem.code == "namespace_not_found":
         return Judged((), _report_missing_namespace(observed, wanted))
@@ -173,16 +199,19 @@ def _judge_present(
     url = _url(wanted)
     if changes:
         version = log.log.get("config_version")
-        calls.append(Call(item.ref, "PATCH", f"{url}?config_version={version}", changes))
+        path = f"{url}?config_version={version}"
+        calls.append(Call(item.ref, "PATCH", path, changes, log_id=log.log_id))
         if was_ready(item):
             fields = ", ".join(name_fields(changes))
             message = f"{fields}: changed outside of Kubernetes, and set again as the Log says"
-            events.append(Event(item.ref, item.uid, "ConfigCorrected", message, now))
+            since = find_told(item)
+            events.append(Event(item.ref, item.uid, "ConfigCorrected", message, since, now))
     if wanted.spec.sealed and not log.is_ended:
-        calls.append(Call(item.ref, "POST", f"{url}:end", {}))
+        calls.append(Call(item.ref, "POST", f"{url}:end", {}, log_id=log.log_id))
     truncation = _judge_truncation(wanted.spec.truncation, log)
     if isinstance(truncation, str):
-        calls.append(Call(item.ref, "POST", f"{url}:truncate", {"to": truncation}))
+        body = {"to": truncation}
+        calls.append(Call(item.ref, "POST", f"{url}:truncate", body, log_id=log.log_id))
     said = told_refusal(refusal)
     if said is None and isinstance(truncation, Said):
         said = truncation
@@ -213,13 +242,16 @@ def _make(item: KubeObject, wanted: LogResource, cluster: KubeObject, observed: 
 
 def find_namespace(observed: Observed, name: str) -> LogNamespace | None:
     """The LogNamespace that is about a namespace, the oldest of several."""
-    for item in oldest_first(observed.list("LogNamespace")):
+    named = [
+        item
+        for item in observed.list("LogNamespace")
+        if str(item.spec.get("name") or item.name) == name
+    ]
+    for item in oldest_first(named):
         try:
-            space = parse_as(LogNamespace, item.body)
+            return parse_as(LogNamespace, item.body)
         except ResourceError:
             continue
-        if space.namespace_name == name:
-            return space
     return None
 
 
@@ -251,13 +283,15 @@ def _judge_truncation(text: str | None, log: SeenLog) -> str | Said | None:
     return not_ready("TruncationRefused", message)
 
 
-def _judge_release(item: KubeObject, log: SeenLog | None, *, is_ours: bool) -> Release:
+def _judge_release(
+    item: KubeObject, log: SeenLog | None, *, is_ours: bool, is_old: bool
+) -> Release:
     """What a Log that is being deleted, with `deletionPolicy: Delete` once, still waits for."""
     path, known_id = path_of(item), str(item.status.get("logId") or "")
     if item.spec.get("deletionPolicy") != "Delete" or not is_ours:
         return Release.let_go("Retained", f"log {path} stays")
-    if log is None:
-        return Release.wait(f"log {path}: not known yet what became of it")
+    if log is None or log.is_not_asked or is_old:
+        return Release.look(f"log {path}: not known yet what became of it")
     problem = log.problem
     if log.is_absent or (problem is not None and problem.code == "namespace_not_found"):
         return Release.let_go("Deleted", f"log {path} is deleted")
@@ -272,7 +306,8 @@ def _judge_release(item: KubeObject, log: SeenLog | None, *, is_ours: bool) -> R
         return Release.let_go("Retained", message, is_warning=True)
     namespace, _, name = path.partition("/")
     url = f"/v1/namespaces/{quote(namespace)}/logs/{quote(name)}"
-    return Release.call(Call(item.ref, "DELETE", url), f"log {path} is being deleted")
+    call = Call(item.ref, "DELETE", url, log_id=log.log_id)
+    return Release.call(call, f"log {path} is being deleted")
 
 
 def _url(wanted: LogResource) -> str:
@@ -303,6 +338,9 @@ def _report_available(log: SeenLog) -> Said:
 
 def _figures(item: KubeObject, log: SeenLog) -> dict[str, Any]:
     segments = log.segments or ()
+    tail = log.facts.get("tail")
+    unknown = ["tail"] if tail is None else []
+    unknown += ["sizeBytes", "segments"] if log.segments is None else []
     live = [one for one in segments if is_live(one)]
     figures: dict[str, Any] = {
         # Once known it stays: it says which log this object made, or took over.
@@ -317,9 +355,11 @@ def _figures(item: KubeObject, log: SeenLog) -> dict[str, Any]:
         },
         "sealed": log.is_ended,
         "config": dict(log.config),
+        "tail": tail,
     }
-    tail = log.facts.get("tail")
-    return figures if tail is None else {**figures, "tail": tail}
+    # What the cluster did not say is told as it was, or not at all.
+    kept = {name: item.status[name] for name in unknown if name in item.status}
+    return {name: value for name, value in figures.items() if name not in unknown} | kept
 
 
 def _report_placement(log: SeenLog) -> Said:

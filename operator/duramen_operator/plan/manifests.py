@@ -17,6 +17,9 @@ from duramen_operator.names import MANIFEST_ANNOTATION
 from duramen_operator.plan.observed import Json, KubeObject, Observed
 from duramen_operator.plan.steps import Apply
 
+FieldPath = tuple[str, ...]
+"""Where a field stands: names, and places in lists as `[name]` or `[index]`."""
+
 _DIGEST_LENGTH = 16
 _FACTORS = {
     "": Decimal(1), "m": Decimal("0.001"),
@@ -91,18 +94,29 @@ def is_foreign(found: KubeObject, manifest: Json) -> bool:
 
 
 def covers(live: Any, wanted: Any) -> bool:
-    """Whether everything wanted is there; what the API server filled in does not matter.
+    """Whether everything wanted is there; what the API server filled in does not matter."""
+    return next(find_differences(live, wanted), None) is None
+
+
+def find_differences(live: Any, wanted: Any, path: FieldPath = ()) -> Iterator[FieldPath]:
+    """The fields of what is wanted that are not there, or read otherwise.
 
     Lists of named things are compared by name, other lists item by item; amounts by their value,
     since the API server writes "1" where we wrote "1000m".
     """
     if isinstance(wanted, Mapping):
-        return isinstance(live, Mapping) and all(
-            key in live and covers(live[key], value) for key, value in wanted.items()
-        )
-    if isinstance(wanted, Sequence) and not isinstance(wanted, str):
-        return _covers_list(live, wanted)
-    return bool(live == wanted) or _is_same_amount(live, wanted)
+        there = live if isinstance(live, Mapping) else {}
+        for key, value in wanted.items():
+            if key in there:
+                yield from find_differences(there[key], value, (*path, key))
+            else:
+                yield (*path, key)
+        if there is not live and not wanted:
+            yield path
+    elif isinstance(wanted, Sequence) and not isinstance(wanted, str):
+        yield from _compare_lists(live, wanted, path)
+    elif live != wanted and not _is_same_amount(live, wanted):
+        yield path
 
 
 def prune(value: Any) -> Any:
@@ -121,15 +135,22 @@ def prune(value: Any) -> Any:
     return value
 
 
-def _covers_list(live: Any, wanted: Sequence[Any]) -> bool:
+def _compare_lists(live: Any, wanted: Sequence[Any], path: FieldPath) -> Iterator[FieldPath]:
     if not isinstance(live, Sequence) or isinstance(live, str):
-        return False
-    if wanted and all(isinstance(item, Mapping) and "name" in item for item in wanted):
+        yield path
+    elif wanted and all(isinstance(item, Mapping) and "name" in item for item in wanted):
         by_name = {item.get("name"): item for item in live if isinstance(item, Mapping)}
-        return all(
-            item["name"] in by_name and covers(by_name[item["name"]], item) for item in wanted
-        )
-    return len(live) == len(wanted) and all(map(covers, live, wanted))
+        for item in wanted:
+            below = (*path, f"[{item['name']}]")
+            if item["name"] in by_name:
+                yield from find_differences(by_name[item["name"]], item, below)
+            else:
+                yield below
+    elif len(live) != len(wanted):
+        yield path
+    else:
+        for index, (one, two) in enumerate(zip(live, wanted, strict=True)):
+            yield from find_differences(one, two, (*path, f"[{index}]"))
 
 
 def _is_same_amount(live: Any, wanted: Any) -> bool:

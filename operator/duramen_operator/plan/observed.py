@@ -7,11 +7,16 @@ models of `resources/` read them.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from datetime import datetime
+from typing import Any, Final, NamedTuple
 
+from duramen import __version__
 from duramen_operator.names import API_VERSION, CLUSTER_LABEL, PAUSED_ANNOTATION
 
 Json = Mapping[str, Any]
+
+EVERY_NAMESPACE: Final = "*"
+"""No namespace has this name."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -100,6 +105,30 @@ class Problem:
     is_retryable: bool = True
 
 
+class PodLife(NamedTuple):
+    """Which process a pod runs: its uid, and how often its containers were started again."""
+
+    uid: str
+    restart_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class StandingView:
+    """How bookies stood when the auditor was asked.
+
+    Attributes:
+        lives: pods of bookies that served before it was asked: the answer is about these.
+        rows: bookie to its row of `GET /v1/cluster/disruptions/standing`; None: no answer.
+        why: there is no answer.
+        is_unknown_call: the cluster's services do not know the question yet.
+    """
+
+    lives: Mapping[str, PodLife]
+    rows: Mapping[str, Json] | None = None
+    why: str = ""
+    is_unknown_call: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class AdminView:
     """What the cluster's own admin API said, through the write proxy.
@@ -107,6 +136,9 @@ class AdminView:
     `bookies` maps the id to the registration as `GET /v1/cluster/bookies` gives it; `namespaces`
     maps the name to the configuration; `logs` maps `namespace/log` to the description. They are
     None where that was not asked or not answered, which is not the same as empty.
+
+    Facts of logs may be older than the look: `stale_logs` names those by their paths. Nothing that
+    changes a log rests on them.
     """
 
     is_reachable: bool = False
@@ -114,11 +146,51 @@ class AdminView:
     bookies: Mapping[str, Json] | None = None
     namespaces: Mapping[str, Json] | None = None
     logs: Mapping[str, Json] | None = None
+    stale_logs: frozenset[str] = frozenset()
+    unlisted: frozenset[str] = frozenset()
+    """Namespaces of which an ArchivePolicy may choose logs, and could not be told which there are;
+    `EVERY_NAMESPACE` where not even the namespaces could be listed."""
+    look_again_s: float | None = None
+    """How soon to look again for what this look did not come to; None: it came to all it should."""
     holdings: Mapping[str, Json] | None = None
     """The id of a bookie to what the auditor counted there, as a row of
     `GET /v1/cluster/repair/bookies`."""
     grants: Json | None = None
     """As `plan.seen_grants` reads it; None also where no LogGrant asks for it."""
+    disruptions: tuple[Json, ...] | None = None
+    """Grants of disruption that are outstanding; None: it is not known."""
+    standing: StandingView | None = None
+    """None: the auditor was not asked yet, or too long ago."""
+    trusted: str = ""
+    """Certificates of who vouches for the public ports, as PEM: what clients are to trust. "" where
+    the cluster has no identities, or the operator has none in it."""
+
+
+class SeenLife(NamedTuple):
+    """A certificate of a cluster that the operator issued, or asked for: in which Secret, for whom,
+    how long."""
+
+    secret: str
+    name: str
+    begins: datetime
+    ends: datetime
+
+
+class CertificatesView(NamedTuple):
+    """How the certificates stand that the operator issues for a cluster, or asks for.
+
+    Attributes:
+        problems: what is not done, and why, for people.
+        lacking: names of those that have to be made yet.
+        waiting: what a person asks for that is refused, or has to wait.
+        absent: Secrets that are known not to be there, by the words of `nodes.SECRETS`.
+    """
+
+    problems: tuple[str, ...] = ()
+    lives: tuple[SeenLife, ...] = ()
+    lacking: tuple[str, ...] = ()
+    waiting: tuple[str, ...] = ()
+    absent: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +212,10 @@ class Observed:
     objects: Mapping[Ref, KubeObject]
     admin: AdminView = AdminView()
     images: Images = Images()
+    version: str = __version__
+    """The operator's own."""
+    certificates: CertificatesView | None = None
+    """None: somebody else sees to them, or the operator has not looked yet."""
     refusals: Mapping[Ref, Problem] = field(default_factory=dict)
     """What the last pass was refused, by the object that the step was about. Not a state: a worker
     that starts anew tries once more and is told the same again."""

@@ -1,9 +1,9 @@
 """Finalizers: how an object of ours that is being deleted is let go, in bounded time.
 
 What a deletion waits for is judged by the kind's own part; here is what holds for all of them. The
-cluster is gone, or going itself: nothing is waited for. It does not answer, or refuses: the object
-is let go `RELEASE_AFTER` after it was deleted, and an event says what may be left. So an uninstall
-never hangs on the operator, and a plan is right whenever it is made.
+cluster is gone, or going itself: nothing is waited for. It does not answer, refuses, or is paused:
+the object is let go `RELEASE_AFTER` after it was deleted, and an event says what may be left. So an
+uninstall never hangs on the operator, and a plan is right whenever it is made.
 
 Called by `logs` and `log_namespaces`. Source: docs/kubernetes/operations.md "Delete".
 """
@@ -29,6 +29,8 @@ class Release:
     message: str
     is_over: bool = False
     is_warning: bool = False
+    is_unsure: bool = False
+    """Whether it waits for a look alone."""
 
     @classmethod
     def let_go(cls, reason: str, message: str, *, is_warning: bool = False) -> "Release":
@@ -39,6 +41,11 @@ class Release:
     def wait(cls, message: str) -> "Release":
         """Nothing can be done now."""
         return cls(None, "Deleting", message)
+
+    @classmethod
+    def look(cls, message: str) -> "Release":
+        """What is known is too little, or too old, to do anything."""
+        return cls(None, "Deleting", message, is_unsure=True)
 
     @classmethod
     def call(cls, step: Call, message: str) -> "Release":
@@ -60,17 +67,23 @@ def plan_release(
         yield from change_finalizer(item, is_wanted=False)
     elif now >= deadline_of(item):
         why = f"{refusal.code}: {refusal.message}" if refusal else observed.admin.reason
+        why = "the cluster is paused" if observed.is_paused else why or "it was not done yet"
         minutes = int(RELEASE_AFTER.total_seconds() // 60)
         message = f"let go after {minutes} minutes, and it may be left: {release.message} ({why})"
         yield _report(item, "ReleasedLate", message, now, is_warning=True)
         yield from change_finalizer(item, is_wanted=False)
-    elif release.step is not None and observed.admin.is_reachable:
+    elif release.step is not None and observed.admin.is_reachable and not observed.is_paused:
         yield release.step
 
 
 def deadline_of(item: KubeObject) -> datetime:
     """When an object that is being deleted is let go, whatever became of it."""
-    return datetime.fromisoformat(str(item.metadata["deletionTimestamp"])) + RELEASE_AFTER
+    return find_deletion(item) + RELEASE_AFTER
+
+
+def find_deletion(item: KubeObject) -> datetime:
+    """When an object that is being deleted was deleted."""
+    return datetime.fromisoformat(str(item.metadata["deletionTimestamp"]))
 
 
 def change_finalizer(item: KubeObject, *, is_wanted: bool) -> Iterator[Patch]:
@@ -86,4 +99,5 @@ def change_finalizer(item: KubeObject, *, is_wanted: bool) -> Iterator[Patch]:
 def _report(
     item: KubeObject, reason: str, message: str, now: datetime, *, is_warning: bool
 ) -> Event:
-    return Event(item.ref, item.uid, reason, message, now, is_warning=is_warning)
+    since = find_deletion(item)
+    return Event(item.ref, item.uid, reason, message, since, now, is_warning=is_warning)

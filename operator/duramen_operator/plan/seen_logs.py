@@ -4,7 +4,7 @@
 namespace `{"config", "logs"}`, for a log `{"log", "segments", "tail", "owner", "violations",
 "violation", "refusal"}`, where `log` and each segment read as in docs/protocol/rest.md, and the
 `refusal` of its nodeset is null or not there; or, for either, `{"problem": {"code", "detail"}}`.
-What is not in the view was not asked.
+What is not in the view was not asked. Of a segment only what is asked for here is kept.
 
 Called by `logs`, `log_namespaces` and `archive`. Source: docs/protocol/rest.md.
 """
@@ -19,6 +19,9 @@ from duramen_operator.plan.observed import Json, Problem
 ABSENT = ("log_not_found", "log_deleted")
 """A deleted log's name is free: a log of that name is another one."""
 
+NOT_ASKED = "not_asked"
+"""Nothing is known of it yet, and nothing is wrong: a look has its bounds."""
+
 RETRYABLE = ("metadata_unavailable", "log_unavailable", "overloaded", "server_draining", "internal")
 
 
@@ -31,6 +34,12 @@ class SeenLog:
     @property
     def problem(self) -> Problem | None:
         return read_problem(self.facts)
+
+    @property
+    def is_not_asked(self) -> bool:
+        """Whether nothing is known because no look came to it yet."""
+        problem = self.problem
+        return problem is not None and problem.code == NOT_ASKED
 
     @property
     def is_absent(self) -> bool:

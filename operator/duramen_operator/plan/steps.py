@@ -62,6 +62,8 @@ class Call:
     path: str
     body: Json | None = None
     is_admin_port: bool = False
+    log_id: str = ""
+    """Which log is meant, where it is one: late, a path may be another log's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,23 +79,44 @@ class Status:
 class Event:
     """Something that people should find in `kubectl describe`. Told twice, it is one event.
 
-    `at` is part of its identity: the time of the change that it tells of.
+    `since` is part of its identity: a time of the world, which is the same in each pass that tells
+    it. `at` is when it was told for the first time, which is what people are shown.
     """
 
     about: Ref
     uid: str
     reason: str
     message: str
+    since: datetime
     at: datetime
     is_warning: bool = False
 
 
-Step = Apply | Delete | Patch | Call | Status | Event
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """Stops exactly the pod that was observed, in the state that was observed, by eviction.
+
+    `question`: what the cluster is asked for a grant by, right before; it is not stopped without.
+    None: nobody is asked, since it does not serve.
+    """
+
+    about: Ref
+    uid: str
+    resource_version: str
+    question: Json | None = None
+
+
+Step = Apply | Delete | Patch | Call | Status | Event | Restart
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Steps in order, and when to look again even if nothing wakes the worker."""
+    """Steps in order, and when to look again even if nothing wakes the worker.
+
+    `unsure`: paths of logs of which too old facts were seen, or none, to say or do what is due; the
+    next look is to read them.
+    """
 
     steps: tuple[Step, ...] = ()
     again_at: datetime | None = None
+    unsure: frozenset[str] = frozenset()

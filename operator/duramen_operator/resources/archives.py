@@ -83,8 +83,8 @@ class ArchivePolicySpec(Part):
     destination: Annotated[
         ColdStoreSpec | None,
         Field(
-            description="Where the files go. Left out: the cluster's cold store. For now it has "
-            "the same url, since readers look nowhere else; claim and secret may be others."
+            description="Where the files go. Left out: the cluster's cold store. For now it is "
+            "the same in all that it names (url, claim, secret), since readers look nowhere else."
         ),
     ] = None
     runner: Annotated[

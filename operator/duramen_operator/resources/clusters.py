@@ -1,15 +1,15 @@
 """LogCluster: one Duramen cluster with its ZooKeeper, sequencers and proxies.
 
 Bookies are not in it: a BookieSet names the cluster that it belongs to, so that bookies of several
-sizes can serve one cluster. `security` has one value until TLS and tokens exist, and has to be
-written out: nobody shall find out later that a cluster was open.
+sizes can serve one cluster. A cluster is secured unless it says twice that it is not: nobody shall
+find out later that a cluster was open.
 
 Called by the operator, the plugin and `schema`. Source: docs/kubernetes/resources.md "LogCluster".
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
@@ -33,6 +33,9 @@ PAUSED_ANNOTATION = "duramen.io/paused"
 """With "true" on a LogCluster the operator only observes it, and all that belongs to it."""
 
 SERVERS_PATTERN = r"^[A-Za-z0-9._:\[\]-]+:[0-9]+(,[A-Za-z0-9._:\[\]-]+:[0-9]+)*$"
+
+CERT_MANAGER: Final = "certManager"
+"""As `tls.issuer`: who issues is asked by Certificates."""
 
 PullPolicy = Literal["Always", "IfNotPresent", "Never"]
 
@@ -204,8 +207,9 @@ class ArchiveSpec(Part):
     runner: Annotated[
         RunnerKind,
         Field(
-            description="CronJob: spark-submit in one pod. SparkOnKubernetes: its driver starts "
-            "executor pods. ScheduledSparkApplication: kubeflow's Spark operator runs it."
+            description="CronJob: spark-submit in one pod; the only one with security: on. "
+            "SparkOnKubernetes: its driver starts executor pods. ScheduledSparkApplication: "
+            "kubeflow's Spark operator runs it."
         ),
     ] = "CronJob"
     resources: Annotated[
@@ -226,6 +230,58 @@ class ClusterDefaults(Part):
     ] = LogDefaults()
 
 
+class IssuerReference(Part):
+    """An issuer of cert-manager's."""
+
+    name: Annotated[ObjectName, Field(description="Name of the issuer.")]
+    kind: Annotated[
+        Literal["Issuer", "ClusterIssuer"],
+        Field(
+            description="Issuer: of this namespace. ClusterIssuer: who may ask it in another "
+            "namespace can be anybody in this cluster, unless an approver sees to it."
+        ),
+    ] = "Issuer"
+
+
+class ClusterTls(Part):
+    """Where the certificates of a cluster's processes come from."""
+
+    issuer: Annotated[
+        Literal["operator", "certManager", "secret"],
+        Field(
+            description="secret: somebody else fills the Secrets that "
+            "docs/kubernetes/security.md lists, and renews what is in them. operator: the operator "
+            "does, from a CA of the cluster's own, in Secrets that the chart has made. "
+            "certManager: the operator makes a Certificate for each node, and cert-manager issues."
+        ),
+    ] = "secret"
+    issuer_ref: Annotated[
+        IssuerReference | None,
+        Field(description="With certManager: who issues. Its CA is for this cluster alone."),
+    ] = None
+    trust: Annotated[
+        LocalReference | None,
+        Field(
+            description="With certManager: a ConfigMap whose ca.crt holds the certificate of the "
+            "CA that signs, and of another one while it takes its place. Its ca.crl may hold a "
+            "list of each."
+        ),
+    ] = None
+
+
+class ClusterAudit(Part):
+    """What becomes of calls while the audit log does not take their records."""
+
+    require: Annotated[
+        bool,
+        Field(
+            strict=True,
+            description="With security on: whether changes are refused while no room is left for "
+            "their records. Default: they are made, and what was lost is told and counted.",
+        ),
+    ] = False
+
+
 class LogClusterSpec(Part):
     """What a cluster is to be."""
 
@@ -244,12 +300,16 @@ class LogClusterSpec(Part):
         Field(max_length=16, description="Secrets that images are fetched with."),
     ] = ()
     security: Annotated[
-        Literal["none"],
+        Literal["on", "none"],
         Field(
-            description="none: no TLS and no tokens, whoever reaches the ports may do everything. "
-            "The only value so far, and it has to be written out."
+            description="on: every process has an identity, every port is TLS, and clients show a "
+            "token. none: no TLS and no tokens, whoever reaches the ports may do everything. It "
+            'stays what it was at first. In YAML write it in quotes ("on"), or leave it out.'
         ),
-    ]
+    ] = "on"
+    tls: Annotated[
+        ClusterTls, Field(description="With security on: where certificates come from.")
+    ] = ClusterTls()
     accept_anybody: Annotated[
         bool,
         Field(
@@ -258,6 +318,17 @@ class LogClusterSpec(Part):
             "meant. Without it such a cluster is not made, and one that runs is not changed.",
         ),
     ] = False
+    issuers: Annotated[
+        LocalReference | None,
+        Field(
+            description="With security on: a ConfigMap with issuers.json, which lists whose tokens "
+            "the proxies believe beside their own, and with the files that it names, in "
+            "/etc/duramen/issuers. Left out: API tokens alone.",
+        ),
+    ] = None
+    audit: Annotated[
+        ClusterAudit, Field(description="With security on: what is asked of the audit log.")
+    ] = ClusterAudit()
     zookeeper: Annotated[
         ZooKeeper,
         Field(alias="zookeeper", description="Where the cluster keeps its metadata."),
@@ -371,6 +442,15 @@ class LogClusterStatus(ResourceStatus):
     read_proxies: Annotated[ServerCount, Field(description="Read proxies.")] = ServerCount()
     logs: Annotated[int | None, Field(ge=0, description="Logs in it.")] = None
     endpoints: Annotated[Endpoints, Field(description="Where clients find it.")] = Endpoints()
+    operator_version: Annotated[
+        str,
+        Field(
+            max_length=64,
+            description="Version of the newest operator that served it. An older one changes "
+            "nothing (condition Progressing, reason NewerOperator), unless the annotation "
+            "duramen.io/step-back-from names this version.",
+        ),
+    ] = ""
 
 
 class LogCluster(Resource):

@@ -18,12 +18,15 @@ PROGRESSING: Final = "Progressing"
 PLACEMENT_SATISFIED: Final = "PlacementSatisfied"
 ARCHIVED: Final = "Archived"
 SAFE_TO_SCALE_DOWN: Final = "SafeToScaleDown"
+EVICTIONS_ALLOWED: Final = "EvictionsAllowed"
 SECURE: Final = "Secure"
+CERTIFICATES_VALID: Final = "CertificatesValid"
 
 NOT_YET_OBSERVED: Final = "NotYetObserved"
 NOT_YET_SUPPORTED: Final = "NotYetSupported"
 FOUNDATION_UNCLEAR: Final = "FoundationUnclear"
 ANYBODY_NOT_ACCEPTED: Final = "AnybodyNotAccepted"
+NEWER_OPERATOR: Final = "NewerOperator"
 NEVER: Final = "1970-01-01T00:00:00Z"
 
 CONDITIONS: Final[Mapping[str, Mapping[str, str]]] = {
@@ -33,7 +36,11 @@ CONDITIONS: Final[Mapping[str, Mapping[str, str]]] = {
         PROGRESSING: "something is being made or changed; False with NotYetSupported: refused",
         PLACEMENT_SATISFIED: "each bookie runs in its failure domain and says so",
         SAFE_TO_SCALE_DOWN: "a bookie could go without a copy being missed",
+        EVICTIONS_ALLOWED: "a bookie may be evicted, as by kubectl drain: nothing is owed or "
+        "granted",
         SECURE: "False while security is none",
+        CERTIFICATES_VALID: "each certificate that the operator issues, or has cert-manager "
+        "issue, has more than a sixth of its life left; Unknown: there are none",
     },
     "BookieSet": {
         READY: "all bookies serve",

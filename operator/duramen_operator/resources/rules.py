@@ -293,11 +293,44 @@ RULES: Final[Mapping[str, tuple[Rule, ...]]] = {
     "LedgersStorage": _STORAGE,
     "ColdStoreSpec": _COLD_STORE,
     "LogCluster": (_object_name(NAME_MAX, "services and pods"),),
+    "ClusterTls": (
+        Rule(
+            "self.issuer != 'certManager' || has(self.issuerRef) && has(self.trust)",
+            "issuer: certManager needs an issuerRef, and a trust, the ConfigMap with the CA that "
+            "signs: write both",
+        ),
+        Rule(
+            "self.issuer == 'certManager' || !has(self.issuerRef) && !has(self.trust)",
+            "issuerRef and trust are for issuer: certManager alone: take them away, or write "
+            "certManager",
+        ),
+    ),
     "LogClusterSpec": (
         Rule(
             "self.security != 'none' || self.acceptAnybody",
             "acceptAnybody: with security: none whoever reaches a port may do everything. Write "
             "acceptAnybody: true if that is meant",
+        ),
+        Rule(
+            "self.security != 'on' || !self.acceptAnybody",
+            "acceptAnybody: with security: on nobody is let in without an identity or a token. "
+            "Take acceptAnybody away, or write security: none if that is meant",
+        ),
+        Rule(
+            "self.security == 'on' || !self.audit.require",
+            "audit.require: with security: none nobody is known and nothing is recorded. Write "
+            "audit.require: false, or make another cluster with security: on",
+        ),
+        Rule(
+            "self.security == 'on' || !has(self.issuers)",
+            "issuers: with security: none nobody is asked for a token: take it away, or make "
+            "another cluster with security: on",
+        ),
+        Rule(
+            "self.security != 'on' || oldSelf.security != 'on' || "
+            "self.tls.issuer == oldSelf.tls.issuer",
+            "tls.issuer cannot be changed yet: who would issue has not the CA of who issues now, "
+            "and what it made would be strangers to all others. Put it back",
         ),
         Rule(
             "!has(oldSelf.coldStore) || has(self.coldStore) && "

@@ -79,7 +79,9 @@ def _add_handler(
     async def on_event(event: Any, **_: Any) -> None:
         item = event["object"]
         watches.on_event(kind.name, item, is_deleted=event.get("type") == "DELETED")
-        workers.wake(name_cluster({**item, "kind": kind.name}))
+        metadata = item["metadata"]
+        cause = (str(metadata.get("uid")), str(metadata.get("resourceVersion")))
+        workers.wake(name_cluster({**item, "kind": kind.name}), cause)
 
     kopf.on.event(
         group=kind.group,

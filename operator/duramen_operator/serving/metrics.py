@@ -5,12 +5,15 @@ port by `health.py`. Labels hold names of clusters and policies, never of logs.
 """
 
 import contextlib
+import functools
+import math
+import time
 from collections.abc import Iterable
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from duramen_operator.plan.observed import KubeObject
+from duramen_operator.plan.observed import CertificatesView, KubeObject
 
 registry = CollectorRegistry()
 STATUSES = ("True", "False", "Unknown")
@@ -46,6 +49,11 @@ LAST_PASS = Gauge(
     ["cluster"],
     registry=registry,
 )
+LEADING = Gauge(
+    "duramen_operator_leading",
+    "1 while this operator holds the Lease of its namespace and serves it, else 0.",
+    registry=registry,
+)
 CONDITION = Gauge(
     "duramen_operator_condition",
     "1 where a condition of a LogCluster or BookieSet has this status, else 0.",
@@ -62,6 +70,12 @@ ARCHIVE_MISMATCHES = Gauge(
     "duramen_operator_archive_mismatches",
     "Copies that did not agree in the last run of an ArchivePolicy.",
     ["cluster", "policy"],
+    registry=registry,
+)
+CERTIFICATE_EXPIRES_SECONDS = Gauge(
+    "duramen_operator_certificate_expires_seconds",
+    "Until the first certificate ends of those that the operator put into a Secret.",
+    ["cluster", "role"],
     registry=registry,
 )
 WATCH_EVENTS = Counter(
@@ -94,6 +108,7 @@ class ClusterSeries:
         self._cluster = cluster
         self._conditions: set[tuple[str, str, str]] = set()
         self._policies: set[tuple[Gauge, str]] = set()
+        self._secrets: set[str] = set()
 
     def report_conditions(self, items: Iterable[KubeObject]) -> None:
         """The conditions of these objects, as they read now; those of others that were told go."""
@@ -121,9 +136,25 @@ class ClusterSeries:
             gauge.remove(self._cluster, name)
         self._policies = told
 
+    def report_certificates(self, view: CertificatesView | None) -> None:
+        """When certificates end, by Secret. It is counted when somebody asks: an operator whose
+        looks fail must not show what was left at the last one."""
+        ends: dict[str, float] = {}
+        for life in view.lives if view is not None else ():
+            ends[life.secret] = min(life.ends.timestamp(), ends.get(life.secret, math.inf))
+        for secret, moment in ends.items():
+            gauge = CERTIFICATE_EXPIRES_SECONDS.labels(self._cluster, secret)
+            gauge.set_function(functools.partial(_count_left_s, moment))
+        if view is None:
+            for secret in self._secrets:
+                CERTIFICATE_EXPIRES_SECONDS.remove(self._cluster, secret)
+            self._secrets.clear()
+        self._secrets |= set(ends)
+
     def forget(self) -> None:
         """The cluster is gone."""
         self.report_archive(())
+        self.report_certificates(None)
         for key in self._conditions:
             self._remove_condition(key)
         for gauge in (LAST_PASS, REFUSED_STEPS):
@@ -133,3 +164,7 @@ class ClusterSeries:
     def _remove_condition(self, key: tuple[str, str, str]) -> None:
         for status in STATUSES:
             CONDITION.remove(*key, status)
+
+
+def _count_left_s(ends_s: float) -> float:
+    return ends_s - time.time()

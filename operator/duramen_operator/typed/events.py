@@ -42,7 +42,7 @@ async def report_event(client: TypedClient, step: Event, namespace: str) -> None
 
 def make_event(step: Event, namespace: str) -> EventsV1Event:
     """The event as the API server takes it."""
-    identity = "\n".join((step.uid, step.reason, step.message, format_micro_time(step.at)))
+    identity = "\n".join((step.uid, step.reason, step.message, format_micro_time(step.since)))
     digest = hashlib.sha256(identity.encode()).hexdigest()[:16]
     about = step.about
     return EventsV1Event(

@@ -334,6 +334,22 @@ SECURITY = [
         {series("duramen_public_certificate_expires_seconds", pod="w-0", serial="7"): "100800x30"},
     ),
     Case(
+        "DuramenCertificateNotRenewed",
+        {
+            of_operator(
+                "duramen_operator_certificate_expires_seconds", role="zookeeper"
+            ): "99000-60x30"
+        },
+        "20m",
+        {**OPERATED, "role": "zookeeper"},
+        "a certificate of the zookeeper of main ends in 1d 3h 10m 0s",
+        {
+            of_operator(
+                "duramen_operator_certificate_expires_seconds", role="zookeeper"
+            ): "120000-60x30"
+        },
+    ),
+    Case(
         "DuramenCallersRefused",
         {of_bookie("duramen_callers_refused_total", why="unknown"): "0+120x30"},
         "20m",
@@ -368,11 +384,43 @@ PROCESSES = [
     ),
     Case(
         "DuramenOperatorDown",
-        {'up{job="duramen-operator", pod="o"}': "1x2 _x20"},
+        {
+            'up{job="duramen-operator", namespace="NAMESPACE", pod="o"}': "1x2 _x20",
+            'up{job="duramen-operator", namespace="elsewhere", pod="o"}': "1x22",
+        },
         "18m",
         {},
-        "no operator answers",
-        {'up{job="duramen-operator", pod="o"}': "1x2 0x7 1x12"},
+        "no operator of NAMESPACE answers",
+        {'up{job="duramen-operator", namespace="NAMESPACE", pod="o"}': "1x2 0x7 1x12"},
+    ),
+    Case(
+        "DuramenRenewalStopped",
+        {
+            'up{job="duramen-operator", namespace="NAMESPACE", pod="o"}': "1x2 _x1500",
+            'up{job="duramen-operator", namespace="shop", pod="o"}': "1x1500",
+            'duramen_identity_expires_seconds{namespace="NAMESPACE", pod="b"}': "300000x9 _x1500",
+        },
+        "1d20m",
+        {},
+        "no operator of NAMESPACE has renewed certificates for a day",
+        {
+            'up{job="duramen-operator", namespace="NAMESPACE", pod="o"}': "1x2 _x1500",
+            of_bookie("duramen_identity_expires_seconds", issuer="5a"): "300000-60x1500",
+        },
+    ),
+    Case(
+        "DuramenOperatorNotServing",
+        {
+            series("duramen_operator_leading", namespace="shop", pod="one"): "1x5 0x30",
+            series("duramen_operator_leading", namespace="shop", pod="two"): "0x35",
+        },
+        "20m",
+        {"namespace": "shop"},
+        "operators of shop run, and none of them serves",
+        {
+            series("duramen_operator_leading", namespace="shop", pod="one"): "1x5 0x30",
+            series("duramen_operator_leading", namespace="shop", pod="two"): "0x7 1x28",
+        },
     ),
     Case(
         "DuramenOperatorStuck",
@@ -428,3 +476,43 @@ PROCESSES = [
     ),
 ]
 CASES = (*DATA, *BOOKIES, *TRAFFIC, *SECURITY, *PROCESSES)
+
+MAIN_EXISTS = (
+    'duramen_operator_condition{namespace="shop", kind="LogCluster", name="main", '
+    'type="Ready", status="True"}'
+)
+"""What the operator says as long as there is a LogCluster, whatever becomes of its pods."""
+
+GONE = [
+    Case(
+        "DuramenBookiesMissing",
+        {series("up", job="duramen", component="bookie", pod="main-0"): "1 0x9"},
+        "7m",
+        CLUSTER,
+        "only 0 bookies of main answer",
+        {},
+    ),
+    Case(
+        "DuramenBookiesMissing",
+        {
+            series("up", job="duramen", component="bookie", pod="main-0"): "1x3 _x20",
+            MAIN_EXISTS: "1x23",
+        },
+        "20m",
+        CLUSTER,
+        "only 0 bookies of main answer",
+        {
+            series("up", job="duramen", component="bookie", pod="main-0"): "1x3 _x20",
+            MAIN_EXISTS: "1x5 _x18",
+        },
+    ),
+    Case(
+        "DuramenNoAuditor",
+        {of_sequencer("duramen_repair_is_auditor"): "1x3 _x30", MAIN_EXISTS: "0x33"},
+        "25m",
+        CLUSTER,
+        "no sequencer of main is the auditor",
+        {of_sequencer("duramen_repair_is_auditor"): "1x3 _x30"},
+    ),
+]
+"""Alerts whose series are all gone; they are quiet when their cluster is gone, too."""

@@ -25,8 +25,8 @@ CHART = ROOT / "charts" / "duramen"
 RELEASE = "demo"
 NAMESPACE = "shop"
 
-OPEN: dict[str, Any] = {"acceptAnybody": True}
-"""What the chart is told wherever it makes a cluster."""
+OPEN: dict[str, Any] = {"security": "none", "acceptAnybody": True}
+"""What the chart is told wherever it makes a cluster without identities."""
 
 EVERYTHING: dict[str, Any] = {
     "monitoring": {"monitors": "always", "rules": "always"},

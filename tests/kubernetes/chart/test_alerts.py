@@ -7,15 +7,17 @@ a test of an alert can fail is shown by moving its bound out of reach.
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from duramen.runtime.identity.certificates import LEAF_LIFE
 from tests.kubernetes.chart import promtool
-from tests.kubernetes.chart.alerts import CASES, RULES, Case
-from tests.kubernetes.chart.rendering import ROOT, of_kind, render
+from tests.kubernetes.chart.alerts import CASES, GONE, RULES, Case
+from tests.kubernetes.chart.rendering import NAMESPACE, ROOT, of_kind, render
 
 RUNBOOKS = ROOT / "docs" / "runbooks"
 SECTIONS = ("## What it means", "## What to look at", "## What to do")
@@ -46,11 +48,11 @@ def test_every_alert_has_a_case() -> None:
 
 
 def test_every_alert_fires_and_keeps_quiet(tmp_path: Path) -> None:
-    done = promtool.run("test", "rules", _write_tests(tmp_path, CASES))
+    done = promtool.run("test", "rules", _write_tests(tmp_path, (*CASES, *GONE)))
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("case", CASES, ids=[case.alert for case in CASES])
+@pytest.mark.parametrize("case", [*CASES, *GONE], ids=lambda case: case.alert)
 def test_a_case_sees_an_alert_that_never_fires(case: Case, tmp_path: Path) -> None:
     document = yaml.safe_load(RULES.read_text())
     for group in document["groups"]:
@@ -68,6 +70,17 @@ def test_every_alert_says_how_bad_it_is_and_where_to_read_on() -> None:
         assert rule["labels"]["severity"] in {"critical", "warning"}, name
         assert set(rule["annotations"]) == {"summary", "description", "runbook_url"}, name
         assert rule["annotations"]["runbook_url"] == f"docs/runbooks/{name}.md"
+
+
+def test_texts_name_the_time_that_certificates_last_without_an_operator() -> None:
+    """Renewed at two thirds of a life, none of them earlier."""
+    assert timedelta(days=2, hours=8) == LEAF_LIFE / 3
+    stated = "two days and eight hours"
+    for name in ("DuramenOperatorDown", "DuramenRenewalStopped"):
+        assert stated in _rules()[name]["annotations"]["description"]
+        assert stated in (RUNBOOKS / f"{name}.md").read_text()
+    page = (ROOT / "docs" / "kubernetes" / "security.md").read_text()
+    assert f"{stated.capitalize()} without an operator harm nobody" in page
 
 
 def test_every_alert_has_its_runbook_and_every_runbook_its_alert() -> None:
@@ -97,6 +110,7 @@ def test_runbooks_name_commands_that_there_are() -> None:
 def test_the_chart_carries_the_rules_with_its_own_links() -> None:
     values = {"monitoring": {"rules": "always", "runbookBase": "https://wiki.test/r"}}
     (carried,) = of_kind(render(values), "PrometheusRule")
-    groups = yaml.safe_load(RULES.read_text().replace("docs/runbooks", "https://wiki.test/r"))
+    text = RULES.read_text().replace("docs/runbooks", "https://wiki.test/r")
+    groups = yaml.safe_load(text.replace("NAMESPACE", NAMESPACE))
     assert carried["spec"] == groups
     assert of_kind(render(), "PrometheusRule") == []

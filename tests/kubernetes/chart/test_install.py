@@ -122,7 +122,12 @@ def test_helm_runs_the_hooks_in_one_go(kwok_cluster: ClusterHandle) -> None:
     """On fake nodes a job's pod ends well without having run; helm's part of it is real."""
     with kwok_cluster.namespace(**RESTRICTED) as namespace:
         where = ("--namespace", namespace)
-        flags = ("--wait", "--timeout=240s", "--take-ownership", "--set=acceptAnybody=true")
+        flags = (
+            "--wait",
+            "--timeout=240s",
+            "--take-ownership",
+            "--set=security=none,acceptAnybody=true",
+        )
         said = kwok_cluster.helm("install", RELEASE, CHART, *where, *flags, timeout_s=300).stdout
         assert "STATUS: deployed" in said
         assert "SECURITY: none" in said
@@ -201,7 +206,11 @@ def test_the_hooks_account_may_do_what_the_hooks_do_and_no_more(
 
 def test_monitors_are_made_where_their_kinds_are_known(api_server: ClusterHandle) -> None:
     def kinds() -> set[str]:
-        dry = ("--dry-run=server", "--no-hooks", "--set=crds.install=false,acceptAnybody=true")
+        dry = (
+            "--dry-run=server",
+            "--no-hooks",
+            "--set=crds.install=false,security=none,acceptAnybody=true",
+        )
         text = api_server.helm("install", "dry", CHART, *dry, "--namespace", "default").stdout
         manifest = text.split("MANIFEST:\n", 1)[1].split("\nNOTES:")[0]
         return {one["kind"] for one in yaml.safe_load_all(manifest) if one}

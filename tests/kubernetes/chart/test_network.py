@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -28,11 +29,13 @@ VALUES = {
     "networkPolicies": {"apiServer": {"cidr": "10.0.0.1/32", "ports": [6443]}},
 }
 SERVERS = (names.BOOKIE, names.SEQUENCER, names.WRITE_PROXY, names.READ_PROXY)
+HANDING_ON = {("bookie", "writeproxy"), ("sequencer", "writeproxy")}
+"""Ways of clusters with `security: on` alone."""
 OUTSIDERS = ("client", "stranger", "monitoring")
 Ways = dict[tuple[str, str], set[str]]
 
 
-def _peers(objects: list[dict[str, Any]]) -> list[Peer]:
+def _peers(objects: list[dict[str, Any]], secured: Collection[str]) -> list[Peer]:
     ports = {
         name: {"data": ("TCP", names.DATA_PORTS[name]), "admin": ("TCP", names.ADMIN_PORTS[name])}
         for name in SERVERS
@@ -43,9 +46,10 @@ def _peers(objects: list[dict[str, Any]]) -> list[Peer]:
         "election": ("TCP", names.ZOOKEEPER_ELECTION_PORT),
     }
     ports[names.ARCHIVE] = {"any": ("TCP", 35791)}
+    ports[names.ACCESS] = {}
     made = [
-        Peer(name, names.make_labels("main", name), NAMESPACE, ports=ports[name])
-        for name in (names.ZOOKEEPER, *SERVERS, names.ARCHIVE)
+        Peer(name, _label(name, is_secured=name in secured), NAMESPACE, ports=ports[name])
+        for name in (names.ZOOKEEPER, *SERVERS, names.ARCHIVE, names.ACCESS)
     ]
     metrics = {"metrics": ("TCP", names.OPERATOR_METRICS_PORT)}
     of_chart = pod_labels(objects)
@@ -64,12 +68,17 @@ def _peers(objects: list[dict[str, Any]]) -> list[Peer]:
     ]
 
 
-def _work_out(values: dict[str, Any]) -> Ways:
+def _label(component: str, *, is_secured: bool) -> dict[str, str]:
+    security = {names.SECURITY_LABEL: "on"} if is_secured else {}
+    return names.make_labels("main", component) | security
+
+
+def _work_out(values: dict[str, Any], secured: Collection[str] = ()) -> Ways:
     objects = render(values)
     policies = of_kind(objects, "NetworkPolicy")
     for one in policies:
         one["metadata"].setdefault("namespace", NAMESPACE)
-    found = find_ways(policies, _peers(objects))
+    found = find_ways(policies, _peers(objects, secured))
     sources = {"DNS", "API server", "cold store"}
     return {pair: ports for pair, ports in found.items() if pair[0] not in sources}
 
@@ -86,9 +95,17 @@ def _read_table() -> Ways:
 
 
 def test_who_reaches_whom_is_what_the_table_says() -> None:
-    worked_out, intended = _work_out(VALUES), _read_table()
+    worked_out, intended = _work_out(VALUES, secured=SERVERS), _read_table()
     for pair in sorted(set(worked_out) | set(intended)):
         assert worked_out.get(pair, set()) == intended.get(pair, set()), pair
+
+
+@pytest.mark.parametrize("secured", [(), ("bookie", "sequencer"), ("writeproxy",)])
+def test_records_are_handed_on_between_secured_pods_alone(secured: Collection[str]) -> None:
+    intended = _read_table()
+    closed = {pair: ports for pair, ports in intended.items() if pair not in HANDING_ON}
+    assert set(intended) - set(closed) == HANDING_ON
+    assert _work_out(VALUES, secured) == closed
 
 
 def test_without_a_cold_store_nobody_is_let_out_to_one() -> None:
@@ -113,7 +130,7 @@ def test_an_external_zookeeper_is_reached_by_its_clients_alone() -> None:
         "networkPolicies": {"externalZookeeper": {"cidr": "192.0.2.0/24", "ports": [443]}},
     }
     opened = {source for source, target in set(_work_out(values)) - set(_work_out({}))}
-    assert opened == {"bookie", "sequencer", "writeproxy", "readproxy"}
+    assert opened == {"bookie", "sequencer", "writeproxy", "readproxy", "access"}
 
 
 def test_clients_are_who_values_say() -> None:
@@ -140,7 +157,7 @@ def test_the_ways_that_a_real_cluster_takes_are_open(tmp_path: Path) -> None:
         taken = _connections(cluster.state())
     finally:
         cluster.stop()
-    intended = _read_table()
+    intended = {pair: ports for pair, ports in _read_table().items() if pair not in HANDING_ON}
     known = {(s, t, p) for (s, t), ports in intended.items() for p in ports}
     assert taken - known == set(), "taken, and closed by the policies"
     needed = {

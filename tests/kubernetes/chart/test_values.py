@@ -26,7 +26,11 @@ from tests.kubernetes.chart.rendering import (
 )
 
 BAD: list[tuple[str, Any, str]] = [
-    ("security", "tls", r"/security': value must be 'none'"),
+    ("security", "tls", r"/security': value must be one of 'on', 'none'"),
+    ("security", True, r"/security': value must be one of 'on', 'none'"),
+    ("cluster.audit", {"requires": True}, r"/cluster/audit'"),
+    ("cluster.issuersConfigMap", "Who?", r"/cluster/issuersConfigMap'.*does not match"),
+    ("hooks.testTokenSecretName", "My token", r"testTokenSecretName'.*does not match"),
     ("acceptAnybody", "yes", r"/acceptAnybody'.*got string, want boolean"),
     ("image.pullPolicy", "Sometimes", r"/image/pullPolicy'.*'Always', 'IfNotPresent', 'Never'"),
     ("image.repository", "", r"/image/repository'.*minLength"),
@@ -82,6 +86,14 @@ def test_that_anybody_is_let_in_has_to_be_said() -> None:
     assert try_values({"acceptAnybody": False, "cluster": {"create": False}}).returncode == 0
     cluster = defaults(render())[0]["spec"]
     assert (cluster["security"], cluster["acceptAnybody"]) == ("none", True)
+
+
+def test_a_cluster_has_identities_unless_it_is_told_otherwise() -> None:
+    done = helm("template", RELEASE, CHART)
+    assert done.returncode == 0, done.stderr
+    cluster = defaults(list(yaml.safe_load_all(done.stdout)))[0]["spec"]
+    assert (cluster["security"], cluster["acceptAnybody"]) == ("on", False)
+    assert cluster["tls"] == {"issuer": "operator"}
 
 
 def test_every_value_has_a_rule_and_every_rule_a_value() -> None:

@@ -121,9 +121,16 @@ class ApiServer:
 
     def _list(self, name: str, namespace: str, selector: str) -> Iterator[dict[str, Any]]:
         kind = self._find(name.lower())
-        answer = self._http.get(
-            kind.folder(namespace), params={"labelSelector": selector} if selector else {}
-        )
+        params = {"labelSelector": selector} if selector else {}
+        answers: list[httpx.Response] = []
+
+        def is_served() -> bool:
+            """The storage of a new kind begins a moment after its name is told."""
+            answers[:] = [self._http.get(kind.folder(namespace), params=params)]
+            return answers[0].status_code != httpx.codes.TOO_MANY_REQUESTS
+
+        wait_in_thread(is_served, _SERVED_S, f"{name} to be served")
+        (answer,) = answers
         assert answer.status_code == 200, f"{name}: {answer.status_code} {answer.text[:_TEXT_MAX]}"
         for item in answer.json()["items"]:
             # Items of a list do not repeat what they are; kubectl says it.

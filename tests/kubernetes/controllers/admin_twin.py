@@ -2,7 +2,8 @@
 
 One HTTP port serves both what the real proxy serves on its public and on its admin port, from a
 `TwinState` behind a lock. Changes are kept, so that a test can say what was asked how often. Faults
-are explicit: `is_down` (503 to everything), `fail_next` (done, and not answered).
+are explicit: `is_down` (503 to everything), `fail_next` (done, and not answered), `is_silent` (says
+which reads are not answered while it says so).
 
 Used by the tests of this folder, and run by hand as `python -m …admin_twin PORT`.
 Source: docs/protocol/rest.md; docs/testing.md.
@@ -32,11 +33,14 @@ from duramen.runtime.rest import (
     read_body,
     read_query,
 )
-from duramen.texts import check_log_name, check_namespace
+from duramen.texts import check_log_name, check_namespace, parse_log_id
 from tests.kubernetes.controllers.twin_state import Answer, TwinState
+from tests.pauses import look_again_soon
 
 _NAMESPACE: Final = "/v1/namespaces/{ns}"
 _LOG: Final = "/v1/namespaces/{ns}/logs/{log}"
+_DISRUPTIONS: Final = "/v1/cluster/disruptions"
+_DISRUPTION: Final = _DISRUPTIONS + "/{token}"
 _BODY_BYTES_MAX: Final = 1 << 16
 _PAGE: Final = ("prefix", "start_after", "limit")
 
@@ -65,6 +69,8 @@ class AdminTwin:
         """So many changes take effect, and are answered with 503."""
         self.on_change: Callable[[str], bool] | None = None
         """Is told "before" and "after" each change; True: its caller is dead, nothing is done."""
+        self.is_silent: Callable[[str], bool] | None = None
+        """Is told the path of each read."""
         self.url = ""
 
     def asked(self, method: str, path: str) -> list[TwinCall]:
@@ -96,13 +102,28 @@ def _changes(state: TwinState) -> list[tuple[str, str, Work]]:
         for name in body:
             raise DuramenError("unknown_field", f"{name}: not a known field", field=name)
 
+    def meant(request: Request, *others: str) -> tuple[str, str]:
+        known = ("log_id", *others) if state.knows_meant_logs else others
+        query, names = read_query(request, known), _log_of(request)
+        if "log_id" in query:
+            state.check_meant(*names, parse_log_id(query["log_id"]))
+        return names
+
+    def plain(request: Request) -> tuple[str, str]:
+        read_query(request, ())
+        return _log_of(request)
+
     def truncate(request: Request, body: Answer) -> tuple[int, Answer]:
         nothing({name: value for name, value in body.items() if name != "to"})
-        return 200, state.truncate_log(*_log_of(request), body)
+        return 200, state.truncate_log(*meant(request), body)
 
     def end(request: Request, body: Answer) -> tuple[int, Answer]:
         nothing(body)
-        return 200, state.end_log(*_log_of(request))
+        return 200, state.end_log(*meant(request))
+
+    def delete_log(request: Request, body: Answer) -> tuple[int, Answer]:
+        nothing(body)
+        return 200, state.delete_log(*meant(request))
 
     def append(request: Request, body: Answer) -> tuple[int, Answer]:
         log = state.find_log(*_log_of(request))
@@ -116,26 +137,39 @@ def _changes(state: TwinState) -> list[tuple[str, str, Work]]:
         return 200, state.delete_namespace(_namespace_of(request))
 
     def change_log(request: Request, body: Answer) -> tuple[int, Answer]:
-        text = read_query(request, ("config_version",)).get("config_version")
-        return 200, state.change_log(*_log_of(request), body, None if text is None else int(text))
+        names = meant(request, "config_version")
+        text = request.query_params.get("config_version")
+        return 200, state.change_log(*names, body, None if text is None else int(text))
 
     def replace_grants(request: Request, body: Answer) -> tuple[int, Answer]:
         query = read_query(request, ("scope", "version"))
         return 200, state.replace_grants(query["scope"], int(query["version"]), body)
 
     return [
+        *_disruption_changes(state),
         ("PUT", "/v1/grants", replace_grants),
         ("POST", _LOG + "/records", append),
         ("POST", _LOG + ":truncate", truncate),
         ("POST", _LOG + ":end", end),
-        ("POST", _LOG + ":roll", lambda r, _: (202, state.roll_log(*_log_of(r)))),
-        ("POST", _LOG + ":undelete", lambda r, _: (200, state.undelete_log(*_log_of(r)))),
-        ("PUT", _LOG, lambda r, b: made(state.ensure_log(*_log_of(r), b))),
+        ("POST", _LOG + ":roll", lambda r, _: (202, state.roll_log(*meant(r)))),
+        ("POST", _LOG + ":undelete", lambda r, _: (200, state.undelete_log(*plain(r)))),
+        ("PUT", _LOG, lambda r, b: made(state.ensure_log(*plain(r), b))),
         ("PATCH", _LOG, change_log),
-        ("DELETE", _LOG, lambda r, _: (200, state.delete_log(*_log_of(r)))),
+        ("DELETE", _LOG, delete_log),
         ("PUT", _NAMESPACE, lambda r, b: made(state.ensure_namespace(_namespace_of(r), b))),
         ("PATCH", _NAMESPACE, lambda r, b: (200, state.change_namespace(_namespace_of(r), b))),
         ("DELETE", _NAMESPACE, delete_namespace),
+    ]
+
+
+def _disruption_changes(state: TwinState) -> list[tuple[str, str, Work]]:
+    def token_of(request: Request) -> str:
+        return str(request.path_params["token"])
+
+    return [
+        ("POST", _DISRUPTIONS, lambda _, body: (200, state.take_disruption(body))),
+        ("POST", _DISRUPTION + "/renew", lambda r, _: (200, state.renew_disruption(token_of(r)))),
+        ("DELETE", _DISRUPTION, lambda r, _: (200, state.end_disruption(token_of(r)))),
     ]
 
 
@@ -184,6 +218,8 @@ def _reads(twin: AdminTwin) -> list[tuple[str, Read]]:
         ("/v1/namespaces", list_namespaces),
         ("/v1/cluster/owners", owners),
         ("/v1/cluster/bookies", lambda _: {"bookies": state.bookies}),
+        (_DISRUPTIONS, lambda _: {"grants": state.disruptions}),
+        ("/v1/cluster/disruptions/standing", lambda _: state.show_standing()),
         ("/v1/cluster/regions", regions),
         ("/v1/cluster/logs/{ns}/{log}/placement", placement),
         ("/v1/grants", lambda r: state.show_grants(read_query(r, ("scope",))["scope"])),
@@ -228,6 +264,8 @@ async def _strikes(twin: AdminTwin, moment: str) -> bool:
 
 def _read_route(twin: AdminTwin, read: Read) -> Callable[[Request], Any]:
     async def answer(request: Request) -> Response:
+        while twin.is_silent is not None and twin.is_silent(request.url.path):
+            await look_again_soon()
         with twin.lock:
             twin.call_count += 1
             _check_up(twin)
@@ -268,6 +306,7 @@ def running_twin(twin: AdminTwin | None = None) -> Iterator[AdminTwin]:
     try:
         yield served
     finally:
+        served.is_silent = None
         server.should_exit = True
         thread.join(10)
         listener.close()

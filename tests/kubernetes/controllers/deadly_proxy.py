@@ -5,7 +5,7 @@ passing it on, or after the API server did it and before anybody hears of that: 
 crash. Counting starts anew with `arm`. Watches can be made silent: their connections stay open, and
 nothing comes.
 
-Used by test_restarts and test_silent_watch. Source: ADR 0020.
+Used by test_restarts, test_silent_watch and the tests of the issuer. Source: ADR 0020.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ class Aim:
     moment: Moment
     is_writes_only: bool
     strike: Callable[[], None]
+    among: tuple[str, ...] = ("",)
+    """Only requests of whose path one of these is a part."""
 
 
 class DeadlyProxy:
@@ -109,6 +111,8 @@ class DeadlyProxy:
             self.request_count += 1
             aim = self._aim
             if aim is None or (aim.is_writes_only and request.method == "GET"):
+                return None
+            if not any(part in request.path for part in aim.among):
                 return None
             self._count += 1
             if self._count < aim.number:

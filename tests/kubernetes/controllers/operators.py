@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -51,15 +53,23 @@ class OperatorProcess:
         *,
         resync_s: float = RESYNC_S,
         health_port: int = 0,
+        identity: str = "operator",
+        image: str = "localhost/duramen:test",
     ) -> None:
-        """`cluster_url`: of whoever answers for every cluster's write proxy; `health_port` 0: any
-        that is free."""
-        self.log = kubeconfig.with_name(f"operator-{namespace}.log")
+        """Make it; it is started by `start`.
+
+        Args:
+            cluster_url: of whoever answers for every cluster's write proxy.
+            health_port: 0: any that is free.
+            identity: its name in the Lease. One that is started again goes on at once, as a
+                container does in its pod.
+        """
+        self.log = kubeconfig.with_name(f"{identity}-{namespace}.log")
         self._kubeconfig = kubeconfig
         self._flags = [
             "run", "--namespace", namespace, "--write-url", cluster_url, "--admin-url", cluster_url,
             "--resync-seconds", str(resync_s), "--host", "127.0.0.1", "--health-port",
-            str(health_port), "--metrics-port", "0", "--image", "localhost/duramen:test",
+            str(health_port), "--metrics-port", "0", "--identity", identity, "--image", image,
             "--zookeeper-image", "localhost/duramen-zookeeper:test",
             "--spark-image", "localhost/duramen-spark:test",
         ]  # fmt: skip
@@ -81,6 +91,12 @@ class OperatorProcess:
         assert self._process is not None
         self._process.join(timeout_s)
         return not self._process.is_alive()
+
+    def send(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        assert self._process is not None
+        assert self._process.pid is not None
+        os.kill(self._process.pid, number)
 
     def kill(self) -> None:
         """SIGKILL."""
@@ -132,6 +148,15 @@ def install_definitions(cluster: ClusterHandle) -> None:
     cluster.apply(*definitions.values())
     names = [f"crd/{one['metadata']['name']}" for one in definitions.values()]
     cluster.kubectl("wait", "--for=condition=Established", "--timeout=60s", *names)
+
+
+def run_release(cluster: ClusterHandle, namespace: str) -> None:
+    """The command of the chart's hook before an uninstall."""
+    command = [sys.executable, "-m", "duramen_operator.main", "release", "--namespace", namespace]
+    done = subprocess.run(
+        command, env=cluster.environment, capture_output=True, text=True, check=False, timeout=180
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def write_kubeconfig(cluster: ClusterHandle, namespace: str, url: str) -> Path:

@@ -7,86 +7,33 @@ only pretend to run here; what they do is shown by the tests on real nodes.
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import json
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
-from typing import Any
 
 import pytest
 
 from duramen_operator.names import FINALIZER, PAUSED_ANNOTATION
 from tests.kubernetes.cluster.handle import ClusterHandle
-from tests.kubernetes.controllers.admin_twin import AdminTwin, running_twin
+from tests.kubernetes.controllers.grounds import (
+    CALLS_OF_THREE_PASSES,
+    MADE,
+    SIZES,
+    ZONES,
+    Ground,
+    ground,
+)
 from tests.kubernetes.controllers.operators import (
-    RESYNC_S,
     SETTLE_S,
     Objects,
-    OperatorProcess,
     install_definitions,
-    running_operator,
+    run_release,
     wait_for_objects,
 )
+from tests.kubernetes.controllers.twin_state import make_bookie
 
 pytestmark = pytest.mark.long
-
-RESTRICTED = {"pod-security.kubernetes.io__enforce": "restricted"}
-ZONES = [{"region": f"r{region}", "zone": f"r{region}-k{region}"} for region in range(3)]
-SIZES = {"journal": {"size": "1Gi"}, "ledgers": {"size": "2Gi"}}
-MADE = "statefulsets,deployments,services,poddisruptionbudgets,horizontalpodautoscalers,bookies"
-
-
-CALLS_OF_THREE_PASSES = 9
-"""The twin is asked three times a pass and more."""
-
-
-class Ground(Objects):
-    """A namespace with an operator."""
-
-    def __init__(self, cluster: ClusterHandle, namespace: str, twin: AdminTwin) -> None:
-        super().__init__(cluster, namespace)
-        self.twin = twin
-
-    def install(self, name: str = "main", *, replicas: int = 3, **spec: Any) -> None:
-        """A LogCluster with a BookieSet, and wait until it is ready."""
-        wanted = {"security": "none", "acceptAnybody": True, "domains": ZONES, **spec}
-        self.apply("LogCluster", name, wanted)
-        self.apply("BookieSet", name, {"clusterName": name, "replicas": replicas, **SIZES})
-        self.wait("LogCluster", name, "True/AsWanted")
-
-    def pods(self, component: str = "bookie") -> list[dict[str, Any]]:
-        """The pods of a component."""
-        selector = f"app.kubernetes.io/component={component}"
-        return self.cluster.list("pods", self.namespace, selector)
-
-    def uids(self, kind: str) -> dict[str, str]:
-        """Name to uid of everything of these kinds."""
-        return {
-            f"{one['kind']}/{one['metadata']['name']}": one["metadata"]["uid"]
-            for one in self.list(kind)
-        }
-
-    def wait_another(self, kind: str, name: str, old: str) -> None:
-        """Until an object of that name is there again, and not the old one."""
-        wait_for_objects(lambda: self.uids(kind).get(name, old) != old, SETTLE_S, f"a new {name}")
-
-    def message(self, kind: str, name: str, condition: str) -> str:
-        """What a condition says."""
-        item = self.find(kind, name) or {}
-        conditions = item["status"]["conditions"]
-        return next(str(one["message"]) for one in conditions if one["type"] == condition)
-
-
-@contextmanager
-def ground(cluster: ClusterHandle, *, resync_s: float = RESYNC_S) -> Iterator[Ground]:
-    """A fresh namespace with an operator."""
-    install_definitions(cluster)
-    with cluster.namespace(**RESTRICTED) as namespace, running_twin() as twin:
-        operator = OperatorProcess(cluster.kubeconfig, namespace, twin.url, resync_s=resync_s)
-        with running_operator(operator):
-            yield Ground(cluster, namespace, twin)
 
 
 @pytest.fixture(scope="module")
@@ -316,6 +263,58 @@ def test_what_is_scaled_or_edited_by_hand_goes_back(kwok_cluster: ClusterHandle)
         assert "immutable" in refused.stderr
 
 
+def test_claims_of_another_hand_stay_and_who_scaled_by_hand_is_told(
+    kwok_cluster: ClusterHandle,
+) -> None:
+    with ground(kwok_cluster) as here:
+        here.install()
+        name, run = "main-r0-r0-k0", here.cluster.kubectl
+        here.twin.state.bookies[:] = [
+            make_bookie(pod["metadata"]["name"], zone["region"], zone["zone"])
+            for pod, zone in zip(here.pods(), ZONES, strict=True)
+        ]
+
+        # A StatefulSet of another version, or from a backup: nothing of its claims is as made anew.
+        run("-n", here.namespace, "annotate", "dc/main", f"{PAUSED_ANNOTATION}=true")
+        here.wait("LogCluster", "main", "False/Paused", "Progressing")
+        other = here.find("statefulset", name)
+        assert other is not None
+        metadata = other["metadata"]
+        kept = ("name", "namespace", "labels", "annotations", "ownerReferences")
+        other |= {"metadata": {key: metadata[key] for key in kept}, "status": {}}
+        for template in other["spec"]["volumeClaimTemplates"]:
+            template["metadata"] |= {"labels": {"of": "another"}, "annotations": {"keep": "me"}}
+            template["spec"] |= {"accessModes": ["ReadWriteOncePod"], "selector": {}}
+        run("-n", here.namespace, "delete", f"sts/{name}", "--cascade=orphan")
+        run("-n", here.namespace, "create", "-f", "-", stdin=json.dumps(other))
+        run("-n", here.namespace, "annotate", "dc/main", f"{PAUSED_ANNOTATION}-")
+
+        spec = {"security": "none", "acceptAnybody": True, "domains": ZONES}
+        here.apply("LogCluster", "main", {**spec, "image": "localhost/duramen:next"})
+
+        def read_image() -> str:
+            found = here.find("statefulset", name) or other
+            image: str = found["spec"]["template"]["spec"]["containers"][0]["image"]
+            return image
+
+        next_image = "localhost/duramen:next"
+        wait_for_objects(lambda: read_image() == next_image, SETTLE_S, "its new image")
+        found = here.find("statefulset", name)
+        assert found is not None
+        assert found["spec"]["volumeClaimTemplates"] == other["spec"]["volumeClaimTemplates"]
+        assert here.condition("LogCluster", "main", "Progressing") != "False/ApplyRefused"
+
+        # Of a pod that is Ready here the operator believes that it registered, so none of bookies.
+        run("-n", here.namespace, "scale", "sts/main-sequencer", "--replicas=5")
+        here.wait_event("main", "EditedByHand")
+
+        def is_back() -> bool:
+            found = here.find("statefulset", "main-sequencer")
+            return found is not None and found["spec"]["replicas"] == 2
+
+        wait_for_objects(is_back, SETTLE_S, "two sequencers")
+
+
 def test_one_zone_gets_a_rack_for_each_bookie_and_is_told_of_shared_nodes(
     kwok_cluster: ClusterHandle,
 ) -> None:
@@ -402,12 +401,3 @@ def test_release_lets_go_of_finalizers_without_an_operator(
         kwok_cluster.kubectl(
             "-n", namespace, "patch", "lns", "two", "--type=merge", f"--patch={patch}"
         )
-
-
-def run_release(cluster: ClusterHandle, namespace: str) -> None:
-    """The hook's command."""
-    command = [sys.executable, "-m", "duramen_operator.main", "release", "--namespace", namespace]
-    done = subprocess.run(
-        command, env=cluster.environment, capture_output=True, text=True, check=False, timeout=180
-    )
-    assert done.returncode == 0, done.stderr

@@ -188,6 +188,56 @@ def case_records_and_ends(proxy: Proxy) -> None:
     assert proxy.refused("POST", path + "/records", RECORDS)[:2] == (409, "log_ended")
 
 
+def case_standing(proxy: Proxy) -> None:
+    def is_calm() -> bool:
+        """The real one says so once an auditor leads and everything is there."""
+        status, found = proxy.call("GET", "/v1/cluster/disruptions/standing")
+        rows = found.get("bookies", [])
+        return status == 200 and len(rows) == 3 and all(_is_calm(row) for row in rows)
+
+    wait_in_thread(is_calm, HANG_S, "three bookies, and nothing against any of them")
+    found = proxy.call("GET", "/v1/cluster/disruptions/standing")[1]
+    listed = proxy.call("GET", "/v1/cluster/bookies")[1]["bookies"]
+    assert [(one["bookie"], one["incarnation"]) for one in found["bookies"]] == sorted(
+        (one["id"], one["incarnation"]) for one in listed
+    )
+    assert type(found["read_unix_ms"]) is type(found["metadata_age_ms"]) is int
+    assert proxy.call("GET", "/v1/cluster/disruptions")[1] == {"grants": []}
+
+
+def case_grants_of_disruption(proxy: Proxy) -> None:
+    path = "/v1/cluster/disruptions"
+    token, other = (digits * 16 for digits in ("0a", "0b"))
+    ask: Answer = {
+        "token": token, "target": "zookeeper/main-zookeeper-0", "kind": "restart",
+        "holder": "operator logs/main", "life_ms": 60_000, "voters": 3, "others_serving": 2,
+    }  # fmt: skip
+
+    def is_granted() -> bool:
+        """The real one grants once an auditor leads."""
+        status, found = proxy.call("POST", path, ask)
+        return status == 200 and found["grant"] is not None
+
+    wait_in_thread(is_granted, HANG_S, "a grant")
+    again = proxy.call("POST", path, ask)[1]
+    assert again["allowed"] and again["grant"]["holder"] == "operator logs/main"
+    assert 60_000 < again["grant"]["over_in_ms"] <= 65_000
+    denied = proxy.call("POST", path, {**ask, "token": other})[1]
+    assert denied["grant"] is None and [one["code"] for one in denied["reasons"]] == ["granted"]
+    (listed,) = proxy.call("GET", path)[1]["grants"]
+    assert [listed[k] for k in ("token", "target")] == [token, ask["target"]]
+    assert proxy.call("POST", f"{path}/{token}/renew", {})[1]["grant"]["token"] == token
+    for was_there in (True, False):
+        ended = proxy.call("DELETE", f"{path}/{token}")[1]
+        assert ended == {"token": token, "ended": was_there}
+    assert proxy.call("POST", f"{path}/{token}/renew", {})[1] == {"grant": None}
+
+
+def _is_calm(row: Answer) -> bool:
+    names = {"bookie", "incarnation", "there", "reasons", "lacks_count"}
+    return set(row) == names and row["there"] and not row["reasons"] and not row["lacks_count"]
+
+
 def case_segments_and_owner(proxy: Proxy) -> None:
     path = "/v1/namespaces/segments-ns/logs/orders"
     proxy.call("PUT", "/v1/namespaces/segments-ns", {})
@@ -240,6 +290,48 @@ def case_deletion(proxy: Proxy) -> None:
     assert anew["log_id"] != first
 
 
+def case_meant_log(proxy: Proxy) -> None:
+    """A change that names an id: the name has got another log, none, or a deleted one."""
+    path = "/v1/namespaces/meant-ns/logs/orders"
+    proxy.call("PUT", "/v1/namespaces/meant-ns", {})
+    calls: list[tuple[str, str, Answer]] = [
+        ("PATCH", path, {"retention": {"age": "1h"}}),
+        ("POST", path + ":truncate", {"to": "seq:2"}),
+        ("POST", path + ":roll", {}),
+        ("POST", path + ":end", {}),
+        ("DELETE", path, {}),
+    ]
+    for method, url, body in calls:
+        nothing = proxy.refused(method, f"{url}?log_id=7", body)
+        assert nothing == (404, "log_not_found", "log")
+    first = proxy.call("PUT", path, {})[1]["log_id"]
+    assert proxy.call("DELETE", f"{path}?log_id={first}")[1]["log_id"] == first
+    second = proxy.call("PUT", path, {})[1]["log_id"]
+    proxy.call("POST", path + "/records", RECORDS)
+    shown = proxy.call("GET", path)[1]
+    for method, url, body in calls:
+        for text in ("", "0", f"0{second}", "orders", "9999999999"):
+            bad = proxy.refused(method, f"{url}?log_id={text}", body)
+            assert bad == (400, "invalid_argument", "log_id")
+        late = proxy.refused(method, f"{url}?log_id={first}", body)
+        assert late == (412, "condition_failed", "log_id")
+    assert proxy.call("GET", path)[1] == shown
+    assert proxy.call("GET", path + "/segments")[1]["segments"][0]["state"] == "OPEN"
+    both = proxy.refused("PATCH", f"{path}?log_id={first}&config_version=7", {})
+    assert both == (412, "condition_failed", "log_id")
+    stale = proxy.refused("PATCH", f"{path}?log_id={second}&config_version=7", {})
+    assert stale == (409, "config_conflict", "config_version")
+    for method, url, body in calls:
+        assert proxy.call(method, f"{url}?log_id={second}", body)[0] in {200, 202}
+    # It has its name until that is given away: deleting it again is done already.
+    assert proxy.call("DELETE", f"{path}?log_id={second}")[1]["log_id"] == second
+    deleted = proxy.refused("POST", f"{path}:end?log_id={second}", {})
+    assert deleted == (409, "log_deleted", "log")
+    assert proxy.refused("DELETE", f"{path}?log_id={first}")[1] == "condition_failed"
+    back = proxy.refused("POST", f"{path}:undelete?log_id={second}", {})
+    assert back == (400, "unknown_field", "log_id")
+
+
 def case_bookies(proxy: Proxy) -> None:
     rows = proxy.call("GET", "/v1/cluster/bookies")[1]["bookies"]
     assert len(rows) == 3
@@ -253,7 +345,7 @@ def case_bookies(proxy: Proxy) -> None:
 
 CASES: Final[tuple[Callable[[Proxy], None], ...]] = (
     case_namespace, case_names, case_log, case_refused_configuration, case_records_and_ends,
-    case_segments_and_owner, case_deletion, case_bookies,
+    case_segments_and_owner, case_deletion, case_meant_log, case_bookies,
 )  # fmt: skip
 
 

@@ -99,8 +99,11 @@ class TwinState:
 
     Attributes:
         bookies: rows of `/v1/cluster/bookies`; a test changes them at will.
+        disruptions: grants of disruption that are outstanding; a test changes them at will.
+        lacking: bookies that lack copies of so many segments; others are needed meanwhile.
         grants: as long as `security` is not none.
         security: what its processes run with.
+        knows_meant_logs: whether calls may say which log they mean; older processes do not know it.
         rack_count: more racks than a configuration may ask for are `placement_impossible`.
     """
 
@@ -109,8 +112,11 @@ class TwinState:
         self.logs: dict[int, TwinLog] = {}
         self.rack_count = rack_count
         self.bookies: list[Answer] = []
+        self.disruptions: list[Answer] = []
+        self.lacking: dict[str, int] = {}
         self.grants = TwinGrants()
         self.security = "none"
+        self.knows_meant_logs = True
         self._names: dict[tuple[str, str], int] = {}
 
     # --- Namespaces ------------------------------------------------------------------------------
@@ -263,6 +269,17 @@ class TwinState:
         log.deleted_ms = None
         return self._encode_made(log)
 
+    def check_meant(self, namespace: str, name: str, log_id: int) -> None:
+        """See that a name, if it is one, stands for the log that a change means.
+
+        Raises:
+            DuramenError: `condition_failed`.
+        """
+        there = self._names.get((namespace, name), log_id)
+        if there != log_id:
+            detail = f"{namespace}/{name} is log {there}, not log {log_id}: nothing was changed"
+            raise DuramenError("condition_failed", detail, field="log_id")
+
     def find_log(self, namespace: str, name: str) -> TwinLog:
         """A log that is there.
 
@@ -286,6 +303,58 @@ class TwinState:
         return {
             "segments": [self._encode_segment(log, row, quorum, members) for row in log.segments]
         }
+
+    def show_standing(self) -> Answer:
+        """How the bookies stand: where one lacks copies the others are needed."""
+        why = {"code": "too_few_copies", "detail": "fewer than ack_quorum good copies", "count": 1}
+        rows = []
+        for row in self.bookies:
+            name = row["id"]
+            is_needed = any(count for one, count in self.lacking.items() if one != name)
+            found = {
+                "bookie": name,
+                "incarnation": row["incarnation"],
+                "there": row["state"] != "absent",
+                "reasons": [why] if is_needed else [],
+                "lacks_count": self.lacking.get(name, 0),
+            }
+            rows.append(found)
+        return {"bookies": rows, "read_unix_ms": 1, "metadata_age_ms": 0}
+
+    def take_disruption(self, question: Answer) -> Answer:
+        """A grant, unless another one is outstanding; asked again it is the same one."""
+        target, token = question["target"], question["token"]
+        others = [one for one in self.disruptions if one["token"] != token]
+        answer: Answer = {
+            "target": target, "kind": question["kind"], "allowed": not others, "reasons": [],
+            "logs_at_risk": [], "logs_at_risk_count": 0, "read_unix_ms": 1, "metadata_age_ms": 0,
+            "grant": None,
+        }  # fmt: skip
+        if others:
+            why = f"{others[0]['holder']} may {others[0]['kind']} {others[0]['target']} now"
+            return answer | {"reasons": [{"code": "granted", "detail": why, "count": len(others)}]}
+        life_ms = question.get("life_ms", 300_000)
+        grant = {
+            "token": token, "target": target, "kind": question["kind"],
+            "holder": question["holder"], "life_ms": life_ms, "over_in_ms": life_ms + 5_000,
+            "granted_unix_ms": 1, "accepts": question.get("accepts", []),
+        }  # fmt: skip
+        self.disruptions = [grant]
+        return answer | {"grant": grant}
+
+    def renew_disruption(self, token: str) -> Answer:
+        """The grant, for its whole life again; null: it is over."""
+        found = next((one for one in self.disruptions if one["token"] == token), None)
+        if found is not None:
+            found["over_in_ms"] = found["life_ms"] + 5_000
+        return {"grant": found}
+
+    def end_disruption(self, token: str) -> Answer:
+        """Whether it was there."""
+        left = [one for one in self.disruptions if one["token"] != token]
+        is_ended = len(left) < len(self.disruptions)
+        self.disruptions = left
+        return {"token": token, "ended": is_ended}
 
     # --- Grants ----------------------------------------------------------------------------------
 

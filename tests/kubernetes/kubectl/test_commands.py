@@ -21,6 +21,7 @@ from tests.kubernetes.kubectl.fake_kubectl import plant
 
 OURS = "/apis/duramen.io/v1alpha1/namespaces/shop/"
 CORE = "/api/v1/namespaces/shop/"
+LEASE = "/apis/coordination.k8s.io/v1/namespaces/shop/leases/duramen-operator"
 ADMIN = f"{CORE}services/http:main-writeproxy:7302/proxy/v1/cluster/"
 PLANTED = "hunter2hunter2"
 TROUBLES = {
@@ -49,6 +50,7 @@ def world(**more: Any) -> dict[str, Any]:
         f"{ADMIN}bookies": {"bookies": [things.registered("main-a-0", "a")]},
         f"{ADMIN}repair": things.repair(),
         f"{ADMIN}owners": {"logs": []},
+        LEASE: things.lease(),
     }
     return {"answers": {**answers, **more}}
 
@@ -78,6 +80,33 @@ def test_a_cluster_that_is_not_ready_is_no_success(
     plant(tmp_path, monkeypatch, **world(**{f"{OURS}logclusters": items(waiting)}))
     assert main(["status"]) == ExitCode.FAILED
     assert "!! Ready False  Waiting: 1 of 3 bookies" in capsys.readouterr().out
+
+
+def test_nobody_says_ready_for_an_operator_that_died(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gone = world()
+    gone["answers"].pop(LEASE)
+    plant(tmp_path, monkeypatch, **gone)
+    assert main(["status", "--json"]) == ExitCode.FAILED
+    told = json.loads(capsys.readouterr().out)
+    assert not told["ready"] and told["operator"]["serves"] is False
+    assert main(["status"]) == ExitCode.FAILED
+    shown = capsys.readouterr().out
+    assert "LogCluster shop/main: NOT KNOWN" in shown
+    assert "!! no operator serves this namespace" in shown
+
+
+def test_who_may_not_read_the_lease_sees_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hidden = world()
+    hidden["answers"].pop(LEASE)
+    said = 'Error from server (Forbidden): leases is forbidden: User "x"'
+    plant(tmp_path, monkeypatch, **hidden, errors={LEASE: said})
+    assert main(["status"]) == ExitCode.OK
+    shown = capsys.readouterr().out
+    assert "?? operator: not known" in shown and "leases is forbidden" in shown
 
 
 @pytest.mark.parametrize("said", TROUBLES)

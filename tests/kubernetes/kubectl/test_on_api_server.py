@@ -74,7 +74,7 @@ def test_the_state_is_that_of_the_objects(api_server: ClusterHandle, shop: str) 
     assert "Ready False (Refused): no rack for a third copy" in sick["why"]
     assert set(told["unknown"]) == {"owners", "registered", "repair"}
     text = run(api_server, "status", "-n", shop).stdout
-    assert "NOT READY" in text and "zone eu-a" in text
+    assert "NOT KNOWN" in text and "!! no operator serves" in text and "zone eu-a" in text
 
 
 def test_a_report_of_real_objects_has_no_secret(

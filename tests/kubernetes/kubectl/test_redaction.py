@@ -5,12 +5,14 @@ Each case plants a secret in one form in which Kubernetes, the services or peopl
 
 from __future__ import annotations
 
+import base64
 from typing import Any
 
 import orjson
 import pytest
 
-from kubectl_duramen.redaction import REDACTED, find_literals, redact_object, redact_text
+from duramen.runtime.credentials.access_tokens.token_text import make_token
+from kubectl_duramen.support.redaction import REDACTED, find_literals, redact_object, redact_text
 
 SECRET = "hunter2hunter2"
 JWT = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJkdXJhbWVuIn0.c2lnbmF0dXJl"
@@ -66,6 +68,14 @@ def test_a_secret_in_a_line_is_taken_out(line: str) -> None:
 def test_tokens_are_known_by_their_form() -> None:
     assert JWT not in redact_text(f"got {JWT} from somewhere")
     assert "AKIAIOSFODNN7EXAMPLE" not in redact_text("AKIAIOSFODNN7EXAMPLE")
+    token = make_token()
+    for line in (f"caller {token.text} was refused", f"GET /x?{token.text}", f"x_{token.text}"):
+        for clean in (redact_text(line), redact_object({"message": line})["message"]):
+            assert token.text.rpartition("_")[2] not in clean
+            assert f"dur1_{token.token_id}_{REDACTED}" in clean, "whose it was helps"
+    coded = base64.b64encode(PEM.encode()).decode()
+    clean = orjson.dumps(redact_object({"data": {"tls.key": coded}})).decode()
+    assert coded[20:] not in clean and REDACTED in clean
 
 
 def test_an_environments_values_are_taken_out_wherever_they_stand() -> None:

@@ -174,3 +174,19 @@ def test_fields_of_the_status_are_those_of_the_models() -> None:
     for model, names in used.items():
         known = {field.alias for field in model.model_fields.values()}
         assert known.issuperset(names), (model, set(names) - known)
+
+
+def test_a_bookie_that_catches_up_is_no_trouble() -> None:
+    pod = things.pod("main-a-0", "bookie", zone="a")
+    gate = {"type": "duramen.io/caught-up", "status": "False", "reason": "CopiesMissing"}
+    ready = {"type": "Ready", "status": "False", "reason": "ReadinessGatesNotReady"}
+    pod["status"]["conditions"] = [ready, gate]
+    admin = {
+        "registered": {"bookies": [things.registered("main-a-0", "a")]}, "repair": things.repair(),
+        "owners": {"logs": []},
+    }  # fmt: skip
+    found = snapshot(pod, admin=admin)
+    assert summarize(found)["trouble"] == []
+    assert "ok main-a-0  rw, 5.0GiB free, catches up, on node-a" in lines_of(found)
+    gate["status"] = ready["status"] = "True"
+    assert "catches up" not in lines_of(found)

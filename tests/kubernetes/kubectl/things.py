@@ -6,6 +6,7 @@ a log that is not healthy. Used by the tests beside this module.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 API_VERSION = "duramen.io/v1alpha1"
@@ -94,6 +95,16 @@ def repair(**more: Any) -> Json:
         "unrepairable": [], "drains": [], "last_round": None,
     }  # fmt: skip
     return answer | more
+
+
+def lease(renewed: str | None = None) -> Json:
+    """The operator's Lease; renewed right now unless said otherwise."""
+    told = renewed or datetime.now(UTC).isoformat().replace("+00:00", "Z")
+    spec = {"holderIdentity": "main-operator-x_a1b2", "leaseDurationSeconds": 15, "renewTime": told}
+    return {
+        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+        "metadata": {"name": "duramen-operator", "namespace": "shop"}, "spec": spec,
+    }  # fmt: skip
 
 
 def grant(name: str, *conditions: Json) -> Json:

@@ -1,15 +1,18 @@
 """An archive with its jobs, as its plan sees them.
 
-Used by `test_archive` and `test_statuses`. Source: docs/kubernetes/archive.md.
+Used by the tests of archive runs and statuses, and by tests/spark.
+Source: docs/kubernetes/archive.md.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from duramen_operator.plan.conditions import format_time
-from duramen_operator.plan.observed import Observed
+from duramen_operator.plan.observed import CertificatesView, Observed
+from tests.kubernetes.plan.secured_world import SECURED
 from tests.kubernetes.plan.worlds import (
     ago,
     make_cluster,
@@ -22,6 +25,10 @@ from tests.kubernetes.plan.worlds import (
 STORE = {"coldStore": {"url": "s3://bucket/archive", "secretName": "keys"}}
 HOURLY = {"schedule": "0 * * * *"}
 CLOSED = {"onClosedSegments": True}
+FOUNDED = {
+    "apiVersion": "v1", "kind": "ConfigMap",
+    "metadata": {"name": "main-founded", "ownerReferences": [{"uid": "uid-LogCluster-main"}]},
+}  # fmt: skip
 
 
 def make_policy(spec: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -58,3 +65,16 @@ def make_job(
 def world(spec: dict[str, Any], *others: dict[str, Any], **seen: Any) -> Observed:
     logs = seen.pop("logs", {"shop/orders": tiered(see_segment(1, ago(hours=2)))})
     return observe(make_cluster(STORE), make_policy(spec), *others, logs=logs, **seen)
+
+
+def secured(
+    spec: dict[str, Any],
+    *others: dict[str, Any],
+    view: CertificatesView | None = None,
+    security: dict[str, Any] = SECURED,
+) -> Observed:
+    """A cluster whose logs have one closed segment that waits."""
+    logs = {"shop/orders": tiered(see_segment(1, ago(hours=2)))}
+    cluster = make_cluster({**STORE, **security})
+    seen = observe(cluster, make_policy(spec), *others, logs=logs)
+    return replace(seen, certificates=view)

@@ -25,6 +25,7 @@ SPECS: dict[str, dict[str, Any]] = {
     },
     "cold file": {"coldStore": {"url": "file:///cold", "claimName": "cold"}},
     "cold bucket": {"coldStore": {"url": "s3://bucket/x", "secretName": "keys"}},
+    "secured": {"security": "on", "acceptAnybody": False, "domains": make_domains(1, 3)},
     "images": {
         "image": "localhost/duramen:test",
         "imagePullPolicy": "Always",

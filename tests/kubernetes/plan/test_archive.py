@@ -7,6 +7,7 @@ fitness for a real API server is tested in controllers/test_archive.py.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -19,6 +20,7 @@ from duramen_operator.plan.observed import Observed
 from duramen_operator.plan.steps import Apply, Delete, Event
 from tests.kubernetes.plan.archive_world import (
     CLOSED,
+    FOUNDED,
     HOURLY,
     STORE,
     make_job,
@@ -26,6 +28,7 @@ from tests.kubernetes.plan.archive_world import (
     tiered,
     world,
 )
+from tests.kubernetes.plan.secured_world import SECURED
 from tests.kubernetes.plan.worlds import (
     NOW,
     ago,
@@ -299,23 +302,100 @@ def test_runs_that_went_wrong_are_told(report: dict[str, Any], reason: str) -> N
     assert reason in [event.reason for event in steps_of(plan, Event)]
 
 
+def test_a_run_that_failed_at_its_start_takes_no_mismatch_back() -> None:
+    jobs, pods = [], []
+    for name, minutes, report in (("a", 9, {"mismatches": 2, "file_bytes": 7}),
+                                  ("b", 5, {"failure": "no session"})):  # fmt: skip
+        jobs.append(make_job(name, ago(minutes=minutes), ago(minutes=minutes - 1), is_good=False))
+        ended = {"state": {"terminated": {"message": json.dumps(report)}}}
+        labels = {"batch.kubernetes.io/job-name": name}
+        pods.append(
+            {
+                "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels},
+                "status": {"containerStatuses": [ended]},
+            }
+        )  # fmt: skip
+    plan = plan_archive(world(HOURLY, *jobs, *pods), NOW)
+    status = apply_status(make_policy(HOURLY), plan)["status"]
+    assert (status["mismatches"], status["bytesArchived"], status["failedRuns"]) == (2, 7, 2)
+    assert "b failed: no session" in condition_of(plan, "all", "Archived")[2]
+
+
 def test_what_a_policy_lacks_is_told() -> None:
     plan = plan_archive(observe(make_cluster(), make_policy(HOURLY), logs={}), NOW)
     assert condition_of(plan, "all")[:2] == ("False", "NoColdStore")
 
 
-def test_segments_are_archived_where_readers_look_and_nowhere_else() -> None:
+BUCKET = {"url": "s3://bucket/archive"}
+CLAIMED = {"url": "file:///cold", "claimName": "shared"}
+
+
+@pytest.mark.parametrize("security", [{}, SECURED], ids=["none", "on"])
+@pytest.mark.parametrize(
+    ("store", "other", "words"),
+    [
+        (BUCKET, {"url": "s3://other"}, "url s3://other is not"),
+        (CLAIMED, {**CLAIMED, "claimName": "mine"}, "claimName mine is not"),
+        ({**BUCKET, "secretName": "keys"}, {**BUCKET, "secretName": "mine"}, "it is keys"),
+        (BUCKET, {**BUCKET, "secretName": "mine"}, "it is left out"),
+    ],
+    ids=["url", "claim", "secret", "a secret where there is none"],
+)
+def test_segments_are_archived_where_readers_look_and_nowhere_else(
+    store: dict[str, Any], other: dict[str, Any], words: str, security: dict[str, Any]
+) -> None:
     """The mark of a cold copy does not say where it is, and bookies drop what has one."""
-    observed = world({**HOURLY, "destination": {"url": "s3://other"}})
-    plan = plan_archive(observed, NOW)
+    cluster = make_cluster({"coldStore": store, **security})
+    logs = {"shop/orders": tiered(see_segment(1, ago(hours=2)))}
+    before = made(observe(cluster, make_policy(HOURLY), FOUNDED, logs=logs), "CronJob")
+    left = {**before, "metadata": {**before["metadata"], "uid": "u", "resourceVersion": "3"}}
+    policy = make_policy({**HOURLY, **CLOSED, "destination": other})
+    plan = plan_archive(observe(cluster, policy, FOUNDED, left, logs=logs), NOW)
     assert steps_of(plan, Apply) == []
-    assert condition_of(plan, "all")[:2] == ("False", "OtherColdStore")
-    same = {"url": STORE["coldStore"]["url"], "secretName": "others"}
-    job = made(world({**HOURLY, "destination": same}), "CronJob")["spec"]["jobTemplate"]
-    container = job["spec"]["template"]["spec"]["containers"][0]
-    assert container["envFrom"] == [{"secretRef": {"name": "others"}}]
-    assert not steps_of(plan, Apply)
+    assert [(step.about.kind, step.uid) for step in steps_of(plan, Delete)] == [("CronJob", "u")]
+    status, reason, message = condition_of(plan, "all")
+    assert (status, reason) == ("False", "OtherColdStore")
+    assert words in message
+
+
+def test_what_a_destination_leaves_out_is_the_clusters() -> None:
+    """A run without the Secret would look for the bucket at another server."""
+    for destination in (BUCKET, STORE["coldStore"]):
+        job = made(world({**HOURLY, "destination": destination}), "CronJob")["spec"]["jobTemplate"]
+        container = job["spec"]["template"]["spec"]["containers"][0]
+        assert container["envFrom"] == [{"secretRef": {"name": "keys"}}]
+
+
+def test_a_policy_without_a_cluster_or_a_trigger_is_told() -> None:
     plan = plan_archive(observe(make_policy(HOURLY)), NOW)
     assert condition_of(plan, "all")[:2] == ("False", "ClusterMissing")
     plan = plan_archive(world({}), NOW)
     assert condition_of(plan, "all")[:2] == ("False", "NoTrigger")
+
+
+# --- Old facts ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("spec", [CLOSED, HOURLY])
+def test_a_run_waits_until_a_log_was_read_that_has_a_segment_for_it(spec: dict[str, Any]) -> None:
+    logs = {f"shop/{name}": tiered(see_segment(1, ago(hours=2))) for name in "ab"}
+    fresh = world(spec, logs=logs)
+    late = NOW + GRACE
+    assert len(jobs_of(fresh, late)) == 1
+    one_old = replace(fresh, admin=replace(fresh.admin, stale_logs=frozenset({"shop/a"})))
+    assert jobs_of(one_old, late) == jobs_of(fresh, late)
+    old = replace(fresh, admin=replace(fresh.admin, stale_logs=frozenset(logs)))
+    assert jobs_of(old, late) == []
+    plan = plan_archive(old, late)
+    assert plan.unsure == set(logs)
+    assert condition_of(plan, "all", "Archived")[:2] == ("False", "Waiting")
+
+
+@pytest.mark.parametrize(("space", "is_known"), [("shop", False), ("*", False), ("fair", True)])
+def test_a_policy_is_not_sure_of_logs_that_could_not_be_listed(space: str, is_known: bool) -> None:
+    observed = world({**CLOSED, "selector": {"namespace": "s*"}})
+    admin = replace(observed.admin, unlisted=frozenset({space}))
+    unlisted = replace(observed, admin=admin)
+    assert bool(jobs_of(unlisted)) == is_known
+    said = condition_of(plan_archive(unlisted, NOW), "all", "Archived")
+    assert (said[0] != "Unknown") == is_known

@@ -90,7 +90,7 @@ def list_for_the_operator(
     shown = [json.loads(describe_segment(one, log).encode()) for one in segments]
     seen = {"prod/orders": {"log": json.loads(describe_log(log).encode()), "segments": shown}}
     now = datetime.fromtimestamp(NOW_MS / 1_000, UTC)
-    return sorted(one.epoch for one in choose(seen, selector, keep_hot, now).waiting)
+    return sorted(one.epoch for one in choose(seen, frozenset(), selector, keep_hot, now).waiting)
 
 
 @pytest.mark.parametrize(

@@ -32,9 +32,11 @@ Edit = Callable[[World], None]
 
 @functools.cache
 def make_once(kind: str = "bundled") -> World:
-    world = World(
-        make_cluster(zookeeper=EXTERNAL if kind == "external" else {}), make_bookie_set(replicas=3)
-    )
+    security: dict[str, Any] = {}
+    if kind == "secured":
+        security = {"security": "on", "acceptAnybody": False}
+    zookeeper = EXTERNAL if kind == "external" else {}
+    world = World(make_cluster(zookeeper=zookeeper, **security), make_bookie_set(replicas=3))
     world.converge()
     return world
 
@@ -213,7 +215,7 @@ def test_a_record_that_is_none_holds_everything_up() -> None:
 # --- Without a record: an upgrade, a restored backup ----------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["bundled", "external"])
+@pytest.mark.parametrize("kind", ["bundled", "external", "secured"])
 def test_the_record_is_made_of_what_runs_where_it_agrees(kind: str) -> None:
     world = make_world(kind)
     record = world.objects.pop(RECORD)

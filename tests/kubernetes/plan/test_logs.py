@@ -5,6 +5,7 @@ Each test is an observation and what follows of it; `worlds` spells observations
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -34,6 +35,7 @@ PATH = "shop/orders"
 URL = "/v1/namespaces/shop/logs/orders"
 ABSENT = {PATH: see_problem("log_not_found")}
 DELETE = {"deletionPolicy": "Delete"}
+TOLD = {"observedGeneration": 1, "logId": "1"}
 
 
 def known(log_id: str = "1", **more: Any) -> dict[str, Any]:
@@ -235,6 +237,73 @@ def test_figures_alone_are_written_now_and_then() -> None:
         told["metadata"] = {**told["metadata"], "managedFields": [field]}
         plan = plan_logs(observe(make_cluster(), told, logs={PATH: see_log(tail=2)}), NOW)
         assert describe(plan.steps) == kinds
+
+
+# --- Old facts, or none ---------------------------------------------------------------------------
+
+
+def test_a_log_that_no_look_came_to_is_left_as_it_was_told() -> None:
+    log = make_log()
+    told = apply_status(log, plan_logs(observe(make_cluster(), log, logs={PATH: see_log()}), NOW))
+    for logs in ({}, {PATH: see_problem("not_asked")}):
+        plan = plan_logs(observe(make_cluster(), told, logs=logs), NOW)
+        assert not plan.steps
+        assert plan.unsure == {PATH}
+
+
+@pytest.mark.parametrize(
+    ("spec", "seen", "status"),
+    [
+        ({"retention": {"age": "1h"}}, see_log(), TOLD),
+        ({"sealed": True}, see_log(), TOLD),
+        ({"truncation": "seq:4"}, see_log(), TOLD),
+        ({}, see_problem("log_not_found"), {"observedGeneration": 1}),
+    ],
+)
+def test_no_call_rests_on_old_facts(
+    spec: dict[str, Any], seen: dict[str, Any], status: dict[str, Any]
+) -> None:
+    log = make_log(spec=spec, status=status)
+    fresh = observe(make_cluster(), log, logs={PATH: seen})
+    assert calls_of(plan_logs(fresh, NOW))
+    old = replace(fresh, admin=replace(fresh.admin, stale_logs=frozenset({PATH})))
+    plan = plan_logs(old, NOW)
+    assert not plan.steps
+    assert plan.unsure == {PATH}
+
+
+def test_old_facts_of_a_log_as_wanted_are_told() -> None:
+    log = make_log()
+    told = apply_status(log, plan_logs(observe(make_cluster(), log, logs={PATH: see_log()}), NOW))
+    seen = observe(make_cluster(), told, logs={PATH: see_log(tail=7)})
+    plan = plan_logs(replace(seen, admin=replace(seen.admin, stale_logs=frozenset({PATH}))), NOW)
+    assert (describe(plan.steps), plan.unsure) == (["Status"], frozenset())
+
+
+@pytest.mark.parametrize("seen", [see_log(), see_problem("log_not_found")])
+def test_a_deletion_waits_for_facts_of_its_own_look(seen: dict[str, Any]) -> None:
+    fresh = observe(make_cluster(), known(), logs={PATH: seen})
+    assert plan_logs(fresh, NOW).steps
+    old = replace(fresh, admin=replace(fresh.admin, stale_logs=frozenset({PATH})))
+    plan = plan_logs(old, NOW)
+    assert not plan.steps
+    assert plan.unsure == {PATH}
+    late = plan_logs(old, NOW + RELEASE_AFTER)
+    assert [event.reason for event in steps_of(late, Event)] == ["ReleasedLate"]
+
+
+def test_what_the_cluster_did_not_say_stays_as_it_was_told() -> None:
+    log = make_log()
+    segments = [see_segment(1, ago(hours=2))]
+    seen = {PATH: see_log(tail=9, segments=segments)}
+    told = apply_status(log, plan_logs(observe(make_cluster(), log, logs=seen), NOW))
+    silent = {PATH: see_log(tail=None, segments=None)}
+    status = apply_status(told, plan_logs(observe(make_cluster(), told, logs=silent), NOW))[
+        "status"
+    ]
+    assert (status["tail"], status["sizeBytes"], status["segments"]["closed"]) == (9, 1000, 1)
+    new = plan_logs(observe(make_cluster(), log, logs=silent), NOW)
+    assert not {"tail", "sizeBytes", "segments"} & set(apply_status(log, new)["status"])
 
 
 # --- Deletion -------------------------------------------------------------------------------------

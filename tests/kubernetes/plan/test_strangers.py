@@ -14,9 +14,9 @@ from typing import Any, cast
 
 import pytest
 
-from duramen_operator.apply.executor import AdminCalls, do_plan
+from duramen_operator.apply.executor import AdminCalls, Doing, do_plan
 from duramen_operator.kube import Kube
-from duramen_operator.names import MANAGED_BY, MANAGED_BY_LABEL
+from duramen_operator.names import CLUSTER_LABEL, MANAGED_BY, MANAGED_BY_LABEL
 from duramen_operator.plan.observed import Json, Ref
 from duramen_operator.plan.steps import Apply, Delete, Event, Plan
 from duramen_operator.typed.client import TypedClient
@@ -201,12 +201,17 @@ class Namespace:
 
 @pytest.mark.parametrize(
     ("labels", "is_taken"),
-    [({}, True), ({MANAGED_BY_LABEL: "helm"}, True), ({MANAGED_BY_LABEL: MANAGED_BY}, False)],
+    [
+        ({}, True),
+        ({MANAGED_BY_LABEL: "helm", CLUSTER_LABEL: "main"}, True),
+        ({MANAGED_BY_LABEL: MANAGED_BY, CLUSTER_LABEL: "other"}, True),
+        ({MANAGED_BY_LABEL: MANAGED_BY, CLUSTER_LABEL: "main"}, False),
+    ],
 )
 def test_what_somebody_made_by_hand_under_a_name_of_ours_is_refused(
     labels: dict[str, str], is_taken: bool
 ) -> None:
-    """Without our label it is in no listing: the plan believes that the name is free."""
+    """Without our labels it is in no listing: the plan believes that the name is free."""
     world = make_world()
     world.do(world.plan().steps)
     manifests = [step for step in world.plan().steps if isinstance(step, Apply)]
@@ -215,7 +220,8 @@ def test_what_somebody_made_by_hand_under_a_name_of_ours_is_refused(
     kube = Namespace(by_hand)
     plan = Plan((apply,))
     typed, admin = cast("TypedClient", None), cast("AdminCalls", None)
-    outcome = asyncio.run(do_plan(plan, cast("Kube", kube), typed, admin))
+    doing = Doing(cast("Kube", kube), typed, admin)
+    outcome = asyncio.run(do_plan(plan, world.observe(), doing))
     assert kube.applied == ([] if is_taken else [SEQUENCERS.name])
     assert [p.code for p in outcome.refusals.values()] == (["NameTaken"] if is_taken else [])
     assert outcome.stale_count == 0

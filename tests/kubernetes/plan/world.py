@@ -18,10 +18,21 @@ from typing import Any
 from duramen_operator.names import API_VERSION
 from duramen_operator.plan.observed import Json, Observed, Problem, Ref, observe_objects
 from duramen_operator.plan.plan import make_plan
-from duramen_operator.plan.steps import Apply, Call, Delete, Event, Patch, Plan, Status, Step
+from duramen_operator.plan.steps import (
+    Apply,
+    Call,
+    Delete,
+    Event,
+    Patch,
+    Plan,
+    Restart,
+    Status,
+    Step,
+)
 from duramen_operator.resources.conditions import first_conditions
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+MADE = "2026-01-02T03:00:00Z"
 NAMESPACE = "here"
 PASSES_MAX = 6
 
@@ -49,6 +60,7 @@ class World:
         self.objects: dict[Ref, dict[str, Any]] = {}
         self.events: list[Event] = []
         self.calls: list[Call] = []
+        self.restarts: list[Restart] = []
         self._versions = itertools.count(1)
         for item in objects:
             self.add(item)
@@ -58,7 +70,7 @@ class World:
         item = copy.deepcopy(item)
         version = next(self._versions)
         named = {"uid": f"uid-{version}", "resourceVersion": str(version), "generation": 1}
-        item["metadata"] = {**named, **item["metadata"]}
+        item["metadata"] = {**named, "creationTimestamp": MADE, **item["metadata"]}
         ref = Ref(item["apiVersion"], item["kind"], item["metadata"]["name"])
         self.objects[ref] = item
         return ref
@@ -86,14 +98,20 @@ class World:
                 case Status():
                     item = self.objects[step.about]
                     assert item["metadata"]["uid"] == step.uid
-                    item["status"] = _plain(step.status)
+                    item["status"] = _merge_status(item, _plain(step.status))
                     item["metadata"]["resourceVersion"] = str(next(self._versions))
                 case Event():
                     self.events.append(step)
                 case Call():
                     self.calls.append(step)
                 case Patch():
-                    raise AssertionError("no finalizers in these tests")
+                    self._patch(step)
+                case Restart():
+                    metadata = self.objects[step.about]["metadata"]
+                    assert metadata["uid"] == step.uid
+                    assert metadata["resourceVersion"] == step.resource_version
+                    self.restarts.append(step)
+                    del self.objects[step.about]
         return {}
 
     def settle(self, now: datetime = NOW) -> int:
@@ -116,7 +134,8 @@ class World:
         raise AssertionError("the operator and the controllers never come to rest")
 
     def run_controllers(self) -> bool:
-        """Pods and claims of StatefulSets; everything ready. Gives whether anything changed."""
+        """Pods and claims of StatefulSets; everything ready, jobs done. Gives whether anything
+        changed."""
         before = copy.deepcopy(self.objects)
         for item in list(self.objects.values()):
             spec = item.get("spec", {})
@@ -126,10 +145,48 @@ class World:
                 for index in range(spec["replicas"]):
                     self._make_pod(item, index, revision)
                 ready = {"readyReplicas": spec["replicas"], "updateRevision": revision}
-                item["status"] = {"replicas": spec["replicas"], **ready}
+                seen = {"observedGeneration": item["metadata"]["generation"]}
+                item["status"] = {"replicas": spec["replicas"], **ready, **seen}
             elif item["kind"] == "Deployment":
                 item["status"] = {"replicas": spec["replicas"], "readyReplicas": spec["replicas"]}
+            elif item["kind"] == "Job":
+                item["status"] = {"conditions": [{"type": "Complete", "status": "True"}]}
+        for item in self.objects.values():
+            if item["kind"] == "PodDisruptionBudget":
+                seen = {"observedGeneration": item["metadata"]["generation"]}
+                item["status"] = {**self._judge_budget(item["spec"]), **seen}
         return before != self.objects
+
+    def _judge_budget(self, spec: Json) -> Json:
+        """What its controller says of a budget: how many pods it lets go."""
+        wanted = spec["selector"]["matchLabels"].items()
+        pods = [
+            item
+            for item in self.objects.values()
+            if item["kind"] == "Pod" and wanted <= item["metadata"]["labels"].items()
+        ]
+        ready = sum({"type": "Ready", "status": "True"} in p["status"]["conditions"] for p in pods)
+        most = spec.get("maxUnavailable", 0)
+        desired = spec.get("minAvailable", len(pods) - (most if type(most) is int else 1))
+        return {
+            "disruptionsAllowed": max(0, ready - int(desired)),
+            "currentHealthy": ready,
+            "desiredHealthy": int(desired),
+            "expectedPods": len(pods),
+        }
+
+    def have_pod_serve(self, name: str, *, is_serving: bool = True) -> None:
+        """What a kubelet says of a pod whose containers are ready, or not; gates stay."""
+        pod = self.find("Pod", name)
+        found = [{"type": "ContainersReady", "status": str(is_serving)}]
+        told = pod.get("status", {}).get("conditions", [])
+        gates = [one for one in told if one["type"] not in _KUBELETS]
+        counts = [s["restartCount"] for s in pod.get("status", {}).get("containerStatuses", ())]
+        runs = {"restartCount": sum(counts), "state": {"running": {}}}
+        pod["status"] = {
+            "phase": "Running", "conditions": [*found, *gates], "containerStatuses": [runs],
+        }  # fmt: skip
+        _judge_readiness(pod)
 
     def find(self, kind: str, name: str) -> dict[str, Any]:
         """One object; it must be there."""
@@ -178,6 +235,13 @@ class World:
             metadata["resourceVersion"] = str(next(self._versions))
             self.objects[step.about] = changed
 
+    def _patch(self, step: Patch) -> None:
+        found = self.objects[step.about]
+        assert step.uid == found["metadata"]["uid"]
+        assert step.resource_version == found["metadata"]["resourceVersion"]
+        self.objects[step.about] = changed = _merge(found, step.patch)
+        changed["metadata"]["resourceVersion"] = str(next(self._versions))
+
     def _make_pod(self, owner: Mapping[str, Any], index: int, revision: str) -> None:
         name = f"{owner['metadata']['name']}-{index}"
         template = owner["spec"]["template"]
@@ -188,7 +252,7 @@ class World:
         labels = {**template["metadata"]["labels"], "controller-revision-hash": revision}
         pod = self._add_once("Pod", {"name": name, "labels": labels}, _plain(template["spec"]))
         pod["spec"].setdefault("nodeName", f"node-of-{name}")
-        pod["status"] = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+        self.have_pod_serve(pod["metadata"]["name"])
 
     def _add_once(self, kind: str, metadata: Json, spec: Any) -> dict[str, Any]:
         ref = Ref("v1", kind, metadata["name"])
@@ -208,6 +272,46 @@ def _check_fixed(found: Mapping[str, Any], wanted: Json) -> None:
     if found["kind"] == "StatefulSet":
         for key in ("volumeClaimTemplates", "selector", "serviceName", "podManagementPolicy"):
             assert found["spec"].get(key) == _plain(wanted)["spec"].get(key), key
+
+
+def _merge(value: Any, patch: Any) -> Any:
+    """A JSON merge patch (RFC 7396)."""
+    if not isinstance(patch, Mapping):
+        return _plain(patch)
+    merged = dict(value) if isinstance(value, Mapping) else {}
+    for key, item in patch.items():
+        if item is None:
+            merged.pop(key, None)
+        else:
+            merged[key] = _merge(merged.get(key), item)
+    return merged
+
+
+_KUBELETS = frozenset({"ContainersReady", "Ready"})
+
+
+def _merge_status(item: Mapping[str, Any], status: dict[str, Any]) -> dict[str, Any]:
+    """Server-side apply: of a pod each condition has an owner of its own."""
+    if item["kind"] != "Pod":
+        return status
+    told = {one["type"]: one for one in status["conditions"]}
+    kept = [one for one in item["status"]["conditions"] if one["type"] not in told]
+    pod = {**item, "status": {**item["status"], "conditions": [*kept, *told.values()]}}
+    _judge_readiness(pod)
+    return dict(pod["status"])
+
+
+def _judge_readiness(pod: dict[str, Any]) -> None:
+    """Ready: the containers and all gates are."""
+    kept = [one for one in pod["status"]["conditions"] if one["type"] != "Ready"]
+    said = {one["type"]: one["status"] for one in kept}
+    gates = [gate["conditionType"] for gate in pod["spec"].get("readinessGates", ())]
+    ready = {"type": "Ready", "status": "True"}
+    if said["ContainersReady"] != "True":
+        ready = {"type": "Ready", "status": "False", "reason": "ContainersNotReady"}
+    elif any(said.get(gate) != "True" for gate in gates):
+        ready = {"type": "Ready", "status": "False", "reason": "ReadinessGatesNotReady"}
+    pod["status"]["conditions"] = [*kept, ready]
 
 
 def _plain(value: Any) -> Any:

@@ -18,6 +18,12 @@ REFUSED: list[tuple[str, Spec, Spec, str]] = [
     ("LogCluster", COLD, {"coldStore": GONE}, "coldStore.url stays once it is set: what was"),
     ("LogCluster", {"domains": NORTH}, {"domains": NORTH[1:]}, "a domain cannot be taken away yet"),
     ("LogCluster", {"domains": NORTH}, {"domains": GONE}, "a domain cannot be taken away yet"),
+    (
+        "LogCluster",
+        {"security": "on", "acceptAnybody": GONE},
+        {"tls": {"issuer": "operator"}},
+        "tls.issuer cannot be changed yet",
+    ),
     ("LogCluster", {}, OUTSIDE, "external can neither be added nor taken away: the metadata"),
     ("LogCluster", OUTSIDE, {"zookeeper": {"external": GONE}}, "external can neither be added nor"),
     (

@@ -31,6 +31,7 @@ FLEXIBLE = LogConfig.model_validate(
 )
 
 
+ASKED = {"issuer": "certManager", "issuerRef": {"name": "ca"}, "trust": {"name": "trust"}}
 TILL = {"namespace": "shop", "name": "till.v2"}
 
 
@@ -42,6 +43,10 @@ def hint(word: str) -> str:
 
 ACCEPTED: list[tuple[str, dict[str, Any]]] = [
     *((kind, {}) for kind in SPECS),
+    ("LogCluster", {"security": GONE, "acceptAnybody": GONE}),
+    ("LogCluster", {"security": "on", "acceptAnybody": False, "tls": {"issuer": "secret"}}),
+    ("LogCluster", {"security": "on", "acceptAnybody": False, "tls": ASKED}),
+    ("LogCluster", {"tls": {**ASKED, "issuerRef": {"name": "ca", "kind": "ClusterIssuer"}}}),
     ("LogCluster", {"domains": TWO_ZONES, "placement": "preferred"}),
     ("LogCluster", {"zookeeper": {"members": 1, "storage": {"size": "1Gi"}}}),
     ("LogCluster", {"zookeeper": {"members": 5, "storage": {"storageClassName": "fast"}}}),
@@ -108,9 +113,30 @@ SIZE = hint('"64MiB" or "10GiB"')
 OBJECT = hint("name of an object")
 ONE_SUBJECT = "write exactly one of user, group, token, serviceAccount, service"
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
-    ("LogCluster", {"security": GONE}, "spec.security: Required value"),
+    ("LogCluster", {"security": GONE}, "with security: on nobody is let in without"),
+    ("LogCluster", {"security": "on"}, "Take acceptAnybody away"),
+    ("LogCluster", {"security": True}, "spec.security: Invalid value"),
+    (
+        "LogCluster",
+        {"tls": {"issuer": "me"}},
+        'supported values: "operator", "certManager", "secret"',
+    ),
+    ("LogCluster", {"tls": {"issuer": "certManager"}}, "certManager needs an issuerRef, and a tru"),
+    (
+        "LogCluster",
+        {"tls": {"issuer": "certManager", "issuerRef": {"name": "ca"}}},
+        "certManager needs an issuerRef, and a trust",
+    ),
+    ("LogCluster", {"tls": {**ASKED, "issuer": "secret"}}, "for issuer: certManager alone: take"),
+    (
+        "LogCluster",
+        {"tls": {**ASKED, "issuerRef": {"name": "ca", "kind": "Vault"}}},
+        'supported values: "Issuer", "ClusterIssuer"',
+    ),
     ("LogCluster", {"acceptAnybody": GONE}, "whoever reaches a port may do everything"),
-    ("LogCluster", {"security": "tls"}, 'supported values: "none"'),
+    ("LogCluster", {"security": "tls"}, 'supported values: "on", "none"'),
+    ("LogCluster", {"audit": {"require": True}}, "audit.require: with security: none"),
+    ("LogCluster", {"issuers": {"name": "who"}}, "issuers: with security: none"),
     ("LogCluster", {"zookeeper": {"members": 2}}, 'supported values: "1", "3", "5"'),
     ("LogCluster", {"zookeeper": {"external": {"servers": "zk"}}}, hint("zk-0.zk:2181")),
     ("LogCluster", {"zookeeper": {"external": {}}}, "spec.zookeeper.external.servers: Required"),

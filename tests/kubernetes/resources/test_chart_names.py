@@ -12,7 +12,7 @@ from tests.kubernetes.chart.rendering import CHART, helm
 
 
 def render(release: str, *flags: str) -> subprocess.CompletedProcess[str]:
-    return helm("template", release, CHART, "--set=acceptAnybody=true", *flags)
+    return helm("template", release, CHART, "--set=security=none,acceptAnybody=true", *flags)
 
 
 @pytest.mark.parametrize("release", ["7demo", "demo.eu", "d" * 41])

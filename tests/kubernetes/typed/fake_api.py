@@ -1,4 +1,4 @@
-"""An API server of three calls: events, and what an account may do.
+"""An API server of a few calls: events, Leases, and what an account may do.
 
 It judges requests as the real one does where a client can get them wrong: tokens, rights, times
 with six digits, names that are taken. Faults are explicit: `fault` answers everything, `silence`
@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 Json = dict[str, Any]
 
 _EVENTS: Final = re.compile(r"/apis/events\.k8s\.io/v1/namespaces/([^/]+)/events")
+_LEASES: Final = re.compile(r"/apis/coordination\.k8s\.io/v1/namespaces/([^/]+)/leases(?:/(.+))?")
 _VERSION: Final = "/version"
 _REVIEWS: Final = "/apis/authorization.k8s.io/v1/selfsubject"
 _MICRO_TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}(Z|[+-]\d\d:\d\d)")
@@ -42,6 +43,8 @@ class FakeApi:
         self.rules = rules
         self.token = token
         self.events: dict[str, Json] = {}
+        self.leases: dict[str, Json] = {}
+        self._version = 0
         self.requests: list[str] = []
         self.fault: Fault | None = None
         self.login_fault: Fault | None = None
@@ -64,6 +67,8 @@ class FakeApi:
             return _refuse(401, "Unauthorized", "Unauthorized")
         if found := _EVENTS.fullmatch(path):
             return self._answer_event(found[1], body)
+        if found := _LEASES.fullmatch(path):
+            return self._answer_lease(method, found[2], body)
         if not self.may_review:
             return _refuse(403, "Forbidden", "no reviews here")
         assert path.startswith(_REVIEWS), path
@@ -84,6 +89,37 @@ class FakeApi:
             return _refuse(409, "AlreadyExists", f"{name} already exists")
         self.events[name] = body
         return 201, body
+
+    def _answer_lease(self, method: str, name: str | None, body: Json) -> tuple[int, Json]:
+        verb = {"GET": "get", "POST": "create", "PUT": "update", "DELETE": "delete"}[method]
+        if not self._may("coordination.k8s.io", "leases", verb):
+            return _refuse(403, "Forbidden", "leases are forbidden")
+        wanted = body.get("preconditions") if method == "DELETE" else body.get("metadata")
+        name = name or body["metadata"]["name"]
+        there = self.leases.get(name)
+        if method == "POST":
+            if there is not None:
+                return _refuse(409, "AlreadyExists", f"{name} already exists")
+            return 201, self._store_lease(name, body, f"uid-{self._version}")
+        if there is None:
+            return _refuse(404, "NotFound", f"{name} not found")
+        if method == "GET":
+            return 200, there
+        assert wanted is not None, "a write without a state of what it changes"
+        state = ("uid", "resourceVersion")
+        if any(wanted[key] != there["metadata"][key] for key in state):
+            return _refuse(409, "Conflict", f"{name} has changed")
+        if method == "DELETE":
+            del self.leases[name]
+            return 200, {"kind": "Status", "apiVersion": "v1", "status": "Success"}
+        return 200, self._store_lease(name, body, there["metadata"]["uid"])
+
+    def _store_lease(self, name: str, body: Json, uid: str) -> Json:
+        assert _MICRO_TIME.fullmatch(body["spec"]["renewTime"]), body
+        self._version += 1
+        state = {"uid": uid, "resourceVersion": str(self._version)}
+        self.leases[name] = {**body, "metadata": {**body["metadata"], **state}}
+        return self.leases[name]
 
     def _may(self, group: str, resource: str, verb: str) -> bool:
         return any(
@@ -120,6 +156,12 @@ def running_api(rules: list[Json]) -> Iterator[FakeApi]:
             self._answer()
 
         def do_POST(self) -> None:
+            self._answer()
+
+        def do_PUT(self) -> None:
+            self._answer()
+
+        def do_DELETE(self) -> None:
             self._answer()
 
         def log_message(self, format: str, *args: object) -> None:

@@ -25,7 +25,7 @@ from tests.process.times import HANG_S
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 ABOUT = Ref("duramen.io/v1alpha1", "LogCluster", "main")
-EVENT = Event(ABOUT, "uid-1", "Serving", "it serves", NOW)
+EVENT = Event(ABOUT, "uid-1", "Serving", "it serves", NOW, NOW)
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ ABOUT = Ref("duramen.io/v1alpha1", "LogCluster", "main")
 
 
 def make_step(at: datetime = MOMENT) -> Event:
-    return Event(ABOUT, "uid-1", "Serving", "it serves", at)
+    return Event(ABOUT, "uid-1", "Serving", "it serves", at, at)
 
 
 @pytest.mark.parametrize("at", [MOMENT, WHOLE_SECOND], ids=["micro", "whole second"])
@@ -101,11 +101,11 @@ def test_a_token_that_ran_out_is_read_again(open_world: OpenWorld) -> None:
 
 
 def test_an_event_told_twice_has_one_name() -> None:
-    long = Event(ABOUT, "uid-1", "Serving", "it serves " * 200, MOMENT)
+    long = Event(ABOUT, "uid-1", "Serving", "it serves " * 200, MOMENT, MOMENT)
     one, two = make_event(long, "here"), make_event(long, "here")
     assert one == two
     assert len(one.note or "") == 1024
-    other = make_event(Event(ABOUT, "uid-2", "Serving", "it serves " * 200, MOMENT), "here")
+    other = make_event(Event(ABOUT, "uid-2", "Serving", "it serves " * 200, MOMENT, MOMENT), "here")
     assert one.metadata is not None
     assert other.metadata is not None
     assert other.metadata.name != one.metadata.name

@@ -31,6 +31,7 @@ from duramen.units import KIB, MS
 from duramen.wire.entry_history import read_history
 from duramen.wire.metadata_json import read_any_segment, read_log
 from duramen_readproxy.following.feed import Feeds
+from duramen_readproxy.following.places import ReadingPlaces
 from tests.sim.archive.cold_files import ColdFiles
 from tests.sim.checkers import Checkers
 from tests.sim.known_bytes import know_entry
@@ -93,6 +94,7 @@ class ReadProxy(Node):
         )
         self.finder = TailFinder(self._bookies, self.fetcher)
         self.feeds = Feeds(self.fetcher)
+        self.places = ReadingPlaces()
         self.positions = Positions(lambda: self.world.now_us // MS)
         self._followers: dict[LogId, WatchedFollower] = {}
         self.loop.run_task(self._bookies.start())

@@ -25,7 +25,7 @@ from duramen.units import KIB, MS, SECOND
 from duramen.wire.metadata_json import read_any_segment
 from duramen_readproxy.answers import BatchPick, Bounds
 from duramen_readproxy.following.record_reader import RecordReader, fill
-from duramen_readproxy.following.stream_forms import StreamForm
+from duramen_readproxy.following.stream_forms import Step, StreamForm
 from duramen_readproxy.following.streams import stream_records
 from duramen_readproxy.parameters import Form, ReadRequest
 from duramen_readproxy.requests import OpenRequest
@@ -208,6 +208,7 @@ class Subscriber:
             self._position, None, _NO_BOUNDS, wait_us, clamp=True, form=Form.NDJSON,
             is_base64=False, has_notes=True,
         )  # fmt: skip
+        reader.catch_up_in(proxy.places, start.find_end())
         follower, finder = proxy.follower_of(self.log_id), proxy.finder
         pieces = stream_records(
             reader, cast(StreamForm, _Sink(self, question, start)), wanted,
@@ -311,7 +312,7 @@ class _Sink:
     def wanted_seq_num(self) -> int:
         return self._subscriber.next_seq_num
 
-    def add(self, delivered: Deliver, *, is_shared: bool) -> list[bytes]:
+    def add(self, delivered: Deliver, _step: Step) -> list[bytes]:
         self._subscriber.deliver(delivered)
         return []
 

@@ -18,6 +18,8 @@ from duramen.runtime.stores.metadata_store import MetadataError, MetadataStore
 from duramen.units import SECOND
 from duramen_sequencer.log_changes import LogChanges
 from duramen_sequencer.repair.auditor import Auditor, AuditPace
+from duramen_sequencer.repair.disruption.granting import Granting
+from duramen_sequencer.repair.disruption.judging import BookieJudge
 from duramen_sequencer.repair.election import Election
 from duramen_sequencer.repair.operations import RepairOperations
 from tests.sim.metadata import PATHS
@@ -54,7 +56,10 @@ class AuditSeat:
         self.auditor = Auditor(node.link, client, self._ask_roll, rng, PACE)
         fields = {"sequencer": node.name, "admin_url": node.name}
         self._election = Election(store, PATHS.auditor, fields, self._on_leadership)
-        self._operations = RepairOperations(self.auditor, self._election, rng)
+        calls = cast(Any, peers)
+        judge = BookieJudge(self.auditor.readings, node.link, calls, tuple, rng)
+        granting = Granting(self.auditor.grant_book, judge, calls, lambda: self.is_leader)
+        self._operations = RepairOperations(self.auditor, self._election, granting)
         node.loop.run_task(self._election.start())
 
     @property

@@ -4,9 +4,11 @@
 same driver starts executor pods, for which it needs a token; the ServiceAccount that may make pods
 is the cluster's owner's to give (docs/kubernetes/archive.md). `ScheduledSparkApplication`: all of
 it is kubeflow's Spark operator's. No image is entered by a shell; user, file system and privileges
-are as everywhere.
+are as everywhere. Spark's ports ask nobody who calls: of a driver whose executors are in its JVM
+they are open on loopback alone, and such runs alone have an identity.
 
-Called by `plan`. Source: docs/archive.md "In a cluster".
+Called by `plan`. Source: docs/archive.md "In a cluster"; docs/kubernetes/security.md
+"Archive runs".
 """
 
 import json
@@ -26,6 +28,7 @@ from duramen_operator.plan.archive.triggers import Due
 from duramen_operator.plan.archive.waiting import format_selector
 from duramen_operator.plan.cluster.frame import ClusterFrame
 from duramen_operator.plan.cluster.pods import CONTAINER_SECURITY, POD_SECURITY, Pod, make_template
+from duramen_operator.plan.cluster.secured.keys import make_archive_keys
 from duramen_operator.plan.manifests import make_manifest
 from duramen_operator.plan.observed import Json, KubeObject
 from duramen_operator.resources.archives import ArchivePolicySpec
@@ -45,6 +48,7 @@ KEPT_S: Final = 86_400
 """How long a run of the operator's own can be looked at."""
 
 _LOCAL_FLAGS: Final = {"spark.ui.enabled": "false"}
+_LOOPBACK: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 _PORTS: Final = {"spark.driver.port": "7078", "spark.blockManager.port": "7079"}
 
 
@@ -56,6 +60,8 @@ class Job:
     policy: KubeObject
     spec: ArchivePolicySpec
     store: ColdStoreSpec
+    obstacle: str = ""
+    """Why a run would not be let in by its cluster, so that none is begun."""
 
     @property
     def runner(self) -> str:
@@ -127,7 +133,7 @@ def _make_cron_job(job: Job) -> Json:
         "schedule": job.spec.schedule,
         "timeZone": "Etc/UTC",
         "concurrencyPolicy": "Forbid",
-        "suspend": job.spec.suspend,
+        "suspend": job.spec.suspend or bool(job.obstacle),
         "successfulJobsHistoryLimit": 3,
         "failedJobsHistoryLimit": 3,
         "jobTemplate": {"metadata": {"labels": job.labels}, "spec": _make_job_spec(job)},
@@ -169,6 +175,7 @@ def _make_template(job: Job) -> Json:
         volumes=volumes,
         environment={"POD_IP": "status.podIP"} if is_spread else {},
         environment_secret=job.store.secret_name,
+        keys=make_archive_keys(job.frame),
     )
     template = make_template(job.frame, pod)
     own: dict[str, Any] = {
@@ -204,6 +211,8 @@ def _format_flags(job: Job) -> list[str]:
             "spark.kubernetes.driver.pod.name": "$(POD_NAME)",
             "spark.kubernetes.executor.podTemplateFile": "/etc/duramen/executor/pod.yaml",
         }
+    else:
+        flags |= _LOOPBACK
     spelt = ["--master", master]
     for name, value in sorted(flags.items()):
         spelt += ["--conf", f"{name}={value}"]

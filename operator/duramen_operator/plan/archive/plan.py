@@ -1,16 +1,25 @@
 """The plan for ArchivePolicies: manifests as they should be, runs that are due, and what to tell.
 
+Which segments wait may have been read in an earlier look. It is told so; a run is started once a
+log was read in this look that has a segment for it.
+
 What a policy lacks (a cold store, a schedule that is one) is told and keeps it from running; a
 silent cluster keeps only runs from being started that depend on what waits. With the policy, its
 objects go by owner references; nothing has a finalizer.
 
-Called by `plan.plan`. Source: docs/kubernetes/archive.md "When", docs/archive.md.
+Called by `plan.plan`. Source: docs/kubernetes/archive.md "When", docs/archive.md,
+docs/kubernetes/security.md "Archive runs".
 """
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
+from duramen_operator.plan.archive.admission import (
+    find_obstacle,
+    judge_destination,
+    judge_runner,
+)
 from duramen_operator.plan.archive.manifests import Job, make_run, make_scheduled
 from duramen_operator.plan.archive.runs import (
     POLICY_LABEL,
@@ -28,7 +37,7 @@ from duramen_operator.plan.archive.triggers import (
 )
 from duramen_operator.plan.archive.waiting import LogSelection, choose
 from duramen_operator.plan.cluster.frame import ClusterFrame
-from duramen_operator.plan.conditions import Said, format_time, report
+from duramen_operator.plan.conditions import Said, find_told, format_time, report
 from duramen_operator.plan.manifests import plan_apply
 from duramen_operator.plan.observed import KubeObject, Observed
 from duramen_operator.plan.steps import Apply, Delete, Event, Plan, Step
@@ -37,28 +46,36 @@ from duramen_operator.resources.reading import parse_as
 
 READY, PROGRESSING, ARCHIVED = "Ready", "Progressing", "Archived"
 LOOK_AGAIN = timedelta(seconds=30)
+READ_FIRST_COUNT = 100
+"""Logs that one look reads anew before a run: they are asked in a few seconds."""
 LAG_STEP_S = 60
 """The lag grows by itself: it is told in whole minutes."""
 
 MOVING = ("lagSeconds", "lagSegments", "closedSegments")
+_FINAL = ("ClusterMissing", "NotYetSupported", "OtherColdStore")
+"""Of these no run comes to a good end, whatever was made before."""
 MADE = ("CronJob", "ScheduledSparkApplication", "ConfigMap")
 
 
 def plan_archive(observed: Observed, now: datetime) -> Plan:
     """The steps for all ArchivePolicies of the cluster."""
     steps: list[Step] = []
+    unsure: set[str] = set()
     policies = [item for item in observed.list("ArchivePolicy") if not item.is_leaving]
     for item in policies:
-        steps += _plan_policy(observed, item, now)
-    return Plan(tuple(steps), now + LOOK_AGAIN if policies else None)
+        steps += _plan_policy(observed, item, unsure, now)
+    return Plan(tuple(steps), now + LOOK_AGAIN if policies else None, frozenset(unsure))
 
 
-def _plan_policy(observed: Observed, item: KubeObject, now: datetime) -> Iterator[Step]:
+def _plan_policy(
+    observed: Observed, item: KubeObject, unsure: set[str], now: datetime
+) -> Iterator[Step]:
+    """The steps for one policy; logs that are to be read before its run come into `unsure`."""
     runs = list_runs(observed, item.name)
     try:
         job = _read(observed, item)
         if isinstance(job, Said):
-            if job.reason == "ClusterMissing":
+            if job.reason in _FINAL:
                 # A policy outlives its cluster; a schedule of runs that must fail shall not.
                 yield from _plan_removal(observed, item, set())
             yield from _report(item, job, runs, None, now)
@@ -77,12 +94,20 @@ def _plan_policy(observed: Observed, item: KubeObject, now: datetime) -> Iterato
     )
     keep_hot = timedelta(microseconds=job.spec.keep_hot)
     logs = observed.admin.logs if observed.admin.is_reachable else None
-    choice = choose(logs, job.spec.selector, keep_hot, now)
+    choice = choose(logs, observed.admin.unlisted, job.spec.selector, keep_hot, now)
     due = _find_due(job, item, runs, choice, now)
+    stale = observed.admin.stale_logs
+    if due is not None and _find_due(job, item, runs, choice.without(stale), now) is None:
+        # What waited when it was read last may be archived by now: a run for nothing is a JVM.
+        waiting = dict.fromkeys(one.path for one in choice.waiting if one.path in stale)
+        unsure.update(tuple(waiting)[:READ_FIRST_COUNT])
+        due = None
     if due is not None:
         yield Apply(make_run(job, due))
         message = f"{due.name}: {len(choice.waiting)} segments wait"
-        yield Event(item.ref, item.uid, f"{due.cause}Run", message, now)
+        # Of what waits longest: a run that cannot be made is told once, and tried again.
+        since = choice.waiting[0].completed if choice.waiting else find_told(item)
+        yield Event(item.ref, item.uid, f"{due.cause}Run", message, since, now)
     yield from _report(item, _report_ready(observed, item, job), runs, choice, now)
 
 
@@ -103,14 +128,12 @@ def _read(observed: Observed, item: KubeObject) -> Job | Said:
             "as well"
         )
         return Said(READY, "False", "NoColdStore", message, is_event=True)
-    if spec.destination is not None and spec.destination.url != store.url:
-        # A segment's mark says that there is a cold copy, not where: hot ones may go after it.
-        message = (
-            f"readers look into {store.url}: what is archived elsewhere could not be read once it "
-            "has left the bookies; write that URL in spec.destination, or leave it out"
-        )
-        return Said(READY, "False", "OtherColdStore", message, is_event=True)
-    return Job(frame, item, spec, spec.destination or store)
+    elsewhere = judge_destination(spec.destination, store)
+    if elsewhere:
+        return Said(READY, "False", "OtherColdStore", elsewhere, is_event=True)
+    job = Job(frame, item, spec, store, find_obstacle(frame))
+    refused = judge_runner(job)
+    return job if not refused else Said(READY, "False", "NotYetSupported", refused, is_event=True)
 
 
 def _find_due(
@@ -118,6 +141,7 @@ def _find_due(
 ) -> Due | None:
     if (
         job.spec.suspend
+        or job.obstacle
         or job.runner == "ScheduledSparkApplication"
         or job.frame.observed.is_paused
     ):
@@ -161,6 +185,8 @@ def _report_ready(observed: Observed, item: KubeObject, job: Job) -> Said:
         return Said(READY, "False", "Refused", message, is_event=True)
     if job.spec.suspend:
         return Said(READY, "True", "Suspended", "no new runs: spec.suspend")
+    if job.obstacle:
+        return Said(READY, "False", "NoIdentity", job.obstacle, is_event=True)
     if job.spec.schedule is None and not job.spec.on_closed_segments:
         message = "nothing starts a run: set spec.schedule or spec.onClosedSegments"
         return Said(READY, "False", "NoTrigger", message)
@@ -179,12 +205,18 @@ def _report(
     choice: LogSelection | None,
     now: datetime,
 ) -> Iterator[Step]:
-    running = [run for run in runs if run.is_running]
-    progressing = Said(PROGRESSING, "False", "Idle", "no run is under way")
-    if running:
-        progressing = Said(PROGRESSING, "True", "Running", f"{running[-1].name} runs")
-    conditions = [ready, progressing, _report_archived(choice, runs)]
+    conditions = [ready, _report_progress(runs), _report_archived(choice, runs)]
     yield from report(item, conditions, _figures(item, runs, choice, now), now, MOVING)
+
+
+def _report_progress(runs: tuple[Run, ...]) -> Said:
+    running = [run for run in runs if run.is_running]
+    if not running:
+        return Said(PROGRESSING, "False", "Idle", "no run is under way")
+    newest = running[-1]
+    if newest.delay:
+        return Said(PROGRESSING, "True", "Waiting", f"{newest.name} waits: {newest.delay}")
+    return Said(PROGRESSING, "True", "Running", f"{newest.name} runs")
 
 
 def _report_archived(choice: LogSelection | None, runs: tuple[Run, ...]) -> Said:
@@ -233,8 +265,9 @@ def _figures(
     good = [run for run in runs if run.result == "Succeeded" and run.finished is not None]
     if good and good[-1].finished is not None:
         figures["lastSuccess"] = format_time(good[-1].finished)
-    told = [run.report for run in runs if run.report]
+    # A run that failed at its start has counted nothing, and takes no mismatch back.
+    told = [run.report for run in runs if "mismatches" in run.report]
     if told:
         figures["bytesArchived"] = int(told[-1].get("file_bytes", 0))
-        figures["mismatches"] = int(told[-1].get("mismatches", 0))
+        figures["mismatches"] = int(told[-1]["mismatches"])
     return figures

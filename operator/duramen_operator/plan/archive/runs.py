@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from duramen_operator.names import GROUP
+from duramen_operator.names import ARCHIVE, CLUSTER_LABEL, GROUP, SECURITY_LABEL
+from duramen_operator.plan.cluster.nodes import name_secret
 from duramen_operator.plan.observed import Json, KubeObject, Observed
 
 POLICY_LABEL = f"{GROUP}/archive-policy"
@@ -30,6 +31,7 @@ class Run:
 
     Attributes:
         result: Running, Succeeded or Failed.
+        delay: why nothing of it runs, for people; "" where its pod has begun, or it is over.
         report: what it said at its end; empty where nothing is known of that.
     """
 
@@ -38,6 +40,7 @@ class Run:
     started: datetime
     finished: datetime | None
     result: str
+    delay: str
     report: Json
     digest: str
     """Of what waited when the operator started it; empty for those of a CronJob."""
@@ -87,10 +90,31 @@ def _read(job: KubeObject, pods: tuple[KubeObject, ...]) -> Run:
         started=datetime.fromisoformat(str(job.metadata["creationTimestamp"])),
         finished=finished,
         result=result,
+        delay="" if finished is not None else _explain_delay(job, own),
         report=_read_report(own),
         digest=job.annotations.get(SET_ANNOTATION, ""),
         due=due,
     )
+
+
+def _explain_delay(job: KubeObject, pods: list[KubeObject]) -> str:
+    if not pods:
+        # Not made yet, refused, or gone with its node: of none of these is the key the cause.
+        return f"it has no pod: `kubectl describe job {job.name}` may say why"
+    if any(map(_is_begun, pods)):
+        return ""
+    if job.labels.get(SECURITY_LABEL) != "on":
+        return "its pod has not begun"
+    secret = name_secret(job.labels[CLUSTER_LABEL], ARCHIVE)
+    return f"its pod has not begun: does the Secret {secret} hold tls.crt, tls.key and ca.crt?"
+
+
+def _is_begun(pod: KubeObject) -> bool:
+    """Whether a container was started, or never will be: one that is evicted tells no state."""
+    if pod.status.get("phase") in ("Succeeded", "Failed"):
+        return True
+    states = [one.get("state") or {} for one in pod.status.get("containerStatuses") or ()]
+    return any("running" in state or "terminated" in state for state in states)
 
 
 def _read_report(pods: list[KubeObject]) -> dict[str, Any]:

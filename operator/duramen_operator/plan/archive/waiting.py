@@ -11,12 +11,12 @@ Called by `plan`. Source: docs/archive.md.
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 
 from duramen.units import parse_size_bytes
-from duramen_operator.plan.observed import Json
+from duramen_operator.plan.observed import EVERY_NAMESPACE, Json
 from duramen_operator.plan.seen_logs import (
     SeenLog,
     completed_at,
@@ -30,8 +30,9 @@ _DIGEST_LENGTH = 10
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A segment without a cold copy that a run would take now."""
+    """A segment without a cold copy that a run would take now, of the log `namespace/log`."""
 
+    path: str
     log_id: str
     epoch: int
     completed: datetime
@@ -54,6 +55,10 @@ class LogSelection:
     is_known: bool
     next_at: datetime | None
 
+    def without(self, paths: frozenset[str]) -> "LogSelection":
+        """The same, as if of these logs nothing waited."""
+        return replace(self, waiting=tuple(one for one in self.waiting if one.path not in paths))
+
     @property
     def digest(self) -> str:
         """Names what waits: another set has another name, whoever looks at it."""
@@ -65,17 +70,25 @@ NOTHING_KNOWN = LogSelection(0, (), is_known=False, next_at=None)
 
 
 def choose(
-    logs: Mapping[str, Json] | None, selector: Selector, keep_hot: timedelta, now: datetime
+    logs: Mapping[str, Json] | None,
+    unlisted: frozenset[str],
+    selector: Selector,
+    keep_hot: timedelta,
+    now: datetime,
 ) -> LogSelection:
     """The segments that a policy is about.
 
     Args:
         logs: of the admin view; None: the cluster was not asked, or did not answer.
+        unlisted: of the admin view.
         keep_hot: only segments that were completed so long ago.
     """
     if logs is None:
         return NOTHING_KNOWN
-    closed_count, is_known, found = 0, True, []
+    closed_count, found = 0, []
+    is_known = not any(
+        space == EVERY_NAMESPACE or fnmatchcase(space, selector.namespace) for space in unlisted
+    )
     next_times = []
     for path in sorted(logs):
         log = SeenLog(logs[path])
@@ -101,7 +114,7 @@ def choose(
             if completed + keep_hot > now:
                 next_times.append(completed + keep_hot)
                 continue
-            found.append(Waiting(log.log_id, int(segment["epoch"]), completed))
+            found.append(Waiting(path, log.log_id, int(segment["epoch"]), completed))
     found.sort(key=lambda one: (one.completed, one.log_id, one.epoch))
     return LogSelection(closed_count, tuple(found), is_known, min(next_times, default=None))
 

@@ -9,12 +9,18 @@ from typing import Any
 
 from duramen.config import FlexibleReplication, Replication
 from duramen_operator.names import BOOKIE, BOOKIE_SET_LABEL, make_selector
-from duramen_operator.plan.cluster.bookies import SetFrame, find_outdated, find_refusals
-from duramen_operator.plan.cluster.counting import find_misplaced, is_ready
+from duramen_operator.plan.cluster.bookies import (
+    SetFrame,
+    find_outdated,
+    find_refusals,
+    list_sets,
+)
+from duramen_operator.plan.cluster.counting import find_misplaced
 from duramen_operator.plan.cluster.frame import ClusterFrame
 from duramen_operator.plan.cluster.spread import DomainShare
 from duramen_operator.plan.conditions import Said, Truth, report
-from duramen_operator.plan.observed import Json, KubeObject, Ref
+from duramen_operator.plan.evictions.lives import serves
+from duramen_operator.plan.observed import Json, KubeObject, Observed, Ref
 from duramen_operator.plan.steps import Event, Status
 from duramen_operator.resources import BookieResourceStatus, BookieSetStatus
 from duramen_operator.resources.conditions import (
@@ -39,14 +45,14 @@ def report_set(own: SetFrame, impossible: Sequence[str], now: datetime) -> Itera
     observed = own.frame.observed
     names = [name for share in own.shares for name in share.bookies]
     running = [name for name in names if observed.find("Pod", name) is not None]
-    ready = [name for name in names if is_ready(observed, name)]
+    ready = [name for name in names if serves(observed, name)]
     selector = make_selector(own.frame.name, BOOKIE) | {BOOKIE_SET_LABEL: own.bookie_set.name}
     status = BookieSetStatus(
         replicas=len(running),
         ready_replicas=len(ready),
         draining=sum(_is_draining(own.frame, name) for name in names),
         selector=",".join(f"{key}={value}" for key, value in selector.items()),
-        stateful_sets=tuple(share.name for share in own.shares if share.count),
+        stateful_sets=list_sets(own),
     )
     said = [
         judge_ready(len(ready), len(names), impossible),
@@ -67,8 +73,9 @@ def report_bookie(
     row = (observed.admin.bookies or {}).get(item.name, {})
     free = row.get("free_bytes")
     status = BookieResourceStatus(
-        identity=str(row.get("duty") or ""),
-        incarnation=str(row.get("incarnation") or ""),
+        identity=str(row.get("duty") or _recall(item, "identity", is_gone=_is_listed(observed))),
+        # Who was registered once is a bookie for good, whoever answers and whatever they know.
+        incarnation=str(row.get("incarnation") or _recall(item, "incarnation")),
         region=share.region,
         zone=share.zone or item.name,
         node=str(pod.spec.get("nodeName") or "") if pod is not None else "",
@@ -82,6 +89,16 @@ def report_bookie(
         judge_scale_down(own.frame, [item.name]),
     ]
     yield from report(item, said, figures_of(status), now, MOVING)
+
+
+def _is_listed(observed: Observed) -> bool:
+    """Whether it is known who is registered, and so who is not."""
+    return observed.admin.is_reachable and observed.admin.bookies is not None
+
+
+def _recall(item: KubeObject, field: str, *, is_gone: bool = False) -> str:
+    """What was told of an object before, unless it is known to be so no more."""
+    return "" if is_gone else str(item.status.get(field) or "")
 
 
 def report_orphan(item: KubeObject, cluster: str, now: datetime) -> Iterator[Status | Event]:
@@ -161,7 +178,7 @@ def judge_scale_down(frame: ClusterFrame, names: Sequence[str]) -> Said:
     if holdings is None:
         return Said(kind, "Unknown", "NotCounted", "the auditor has not told what lies where")
     empty = [n for n in names if n in holdings and holdings[n].get("copies") == 0]
-    left = sum(is_ready(frame.observed, name) for name in holdings) - 1
+    left = sum(serves(frame.observed, name) for name in holdings) - 1
     needed = count_needed(frame)
     if left < needed:
         message = f"{max(left, 0)} bookies would be left, and a new segment needs {needed}"
@@ -189,7 +206,7 @@ def _judge_progress(own: SetFrame, impossible: Sequence[str], ready: int, wanted
 
 def _find_refused_step(own: SetFrame) -> str:
     """What the API server refused of the set's objects in the last pass."""
-    names = {share.name for share in own.shares} | {b for s in own.shares for b in s.bookies}
+    names = {*list_sets(own), *(name for share in own.shares for name in share.bookies)}
     for ref, problem in sorted(own.frame.observed.refusals.items(), key=lambda item: item[0]):
         if ref.name in names and ref.kind in {"StatefulSet", "Bookie"}:
             return format_refusal(ref, problem.code, problem.message)
@@ -204,7 +221,7 @@ def format_refusal(ref: Ref, code: str, message: str) -> str:
 def _judge_bookie_ready(own: SetFrame, name: str, pod: KubeObject | None) -> Said:
     if pod is None:
         return Said(READY, "False", "NoPod", "its pod is not there")
-    if is_ready(own.frame.observed, name):
+    if serves(own.frame.observed, name):
         return Said(READY, "True", "Serves", "it serves")
     return Said(READY, "False", "NotReady", f"its pod is {pod.status.get('phase', 'Pending')}")
 
@@ -219,9 +236,9 @@ def _judge_intents(own: SetFrame, item: KubeObject) -> Said:
         message = f"{' and '.join(asked)}: not done by the operator yet; take it back"
         return Said(PROGRESSING, "False", NOT_YET_SUPPORTED, message, is_event=True)
     if item.name in find_outdated(own):
-        message = "it runs as before the last change: delete its pod when all others are ready"
+        message = "it runs as before the last change: delete its pod while EvictionsAllowed is True"
         return Said(PROGRESSING, "False", NOT_YET_SUPPORTED, message)
-    if not is_ready(own.frame.observed, item.name):
+    if not serves(own.frame.observed, item.name):
         return Said(PROGRESSING, "True", "Starting", "it is starting")
     return Said(PROGRESSING, "False", "Settled", "nothing is left to be done")
 

@@ -1,9 +1,9 @@
-"""Bookies: one StatefulSet for each failure domain of a BookieSet, pinned there, and told so.
+"""Bookies: a StatefulSet for each failure domain of a BookieSet, pinned there, and told so.
 
 The operator makes bookies and never stops one: StatefulSets are updated OnDelete, replicas only
-grow, claims stay. A bookie always knows its place: its domain's region and zone, or, on a cluster
-without domains, a rack of its own. Called by `plan`. Pure. Source: docs/kubernetes/concepts.md
-"Places".
+grow, claims stay; a pod beyond the wish that never registered is no bookie. A bookie always
+knows its place: its domain's region and zone, or, on a cluster without domains, a rack of its own.
+Called by `plan`. Pure. Source: docs/kubernetes/concepts.md "Places".
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,9 @@ from duramen.units import format_size
 from duramen_operator.names import (
     API_VERSION,
     BOOKIE,
+    BOOKIE_LABEL,
     BOOKIE_SET_LABEL,
+    CAUGHT_UP_GATE,
     DATA_PORTS,
     HOST_LABEL,
     NODE_REGION_LABEL,
@@ -24,7 +26,7 @@ from duramen_operator.names import (
     name_bookie_service,
     name_host,
 )
-from duramen_operator.plan.cluster.claims import describe_change, make_claim, read_storage
+from duramen_operator.plan.claims import describe_change, keep_claims, make_claim
 from duramen_operator.plan.cluster.frame import ClusterFrame
 from duramen_operator.plan.cluster.pods import (
     POD_NAME,
@@ -35,12 +37,17 @@ from duramen_operator.plan.cluster.pods import (
     probe_service,
     spread_over,
 )
-from duramen_operator.plan.cluster.spread import DomainShare, find_same_names, share_out
+from duramen_operator.plan.cluster.secured.keys import make_keys
+from duramen_operator.plan.cluster.spread import (
+    BookieGroup,
+    DomainShare,
+    find_same_names,
+    share_out,
+)
 from duramen_operator.plan.manifests import make_manifest
 from duramen_operator.plan.observed import Json, KubeObject, Ref
-from duramen_operator.plan.steps import Call
+from duramen_operator.plan.steps import Call, Delete
 from duramen_operator.resources import BookieSet, BookieSetSpec
-from duramen_operator.resources.part import StorageSpec
 from duramen_operator.resources.reading import parse_as
 
 GRACE_S = 120
@@ -71,12 +78,14 @@ def read_set(frame: ClusterFrame, bookie_set: KubeObject) -> SetFrame:
     """
     spec = parse_as(BookieSet, bookie_set.body).spec
     domains = () if find_same_names(bookie_set.name, frame.spec.domains) else frame.spec.domains
-    shares = share_out(frame.observed, bookie_set, domains, spec.replicas)
+    shares = share_out(
+        frame.observed, bookie_set, domains, spec.replicas, is_apart=frame.is_secured
+    )
     return SetFrame(frame, bookie_set, spec, shares)
 
 
-def make_service(frame: ClusterFrame) -> Iterator[Json]:
-    """What all bookies of a cluster share: their names in DNS, and one disruption budget."""
+def make_service(frame: ClusterFrame) -> Json:
+    """What all bookies of a cluster share: their names in DNS."""
     name = name_bookie_service(frame.name)
     labels = frame.make_labels(BOOKIE)
     selector = make_selector(frame.name, BOOKIE)
@@ -90,17 +99,17 @@ def make_service(frame: ClusterFrame) -> Iterator[Json]:
         "selector": selector,
         "ports": ports,
     }
-    yield make_manifest(("v1", "Service"), name, labels, frame.cluster, spec=spec)
-    budget = {"maxUnavailable": 1, "selector": {"matchLabels": selector}}
-    kind = ("policy/v1", "PodDisruptionBudget")
-    yield make_manifest(kind, name, labels, frame.cluster, spec=budget)
+    return make_manifest(("v1", "Service"), name, labels, frame.cluster, spec=spec)
 
 
 def make_bookies(own: SetFrame) -> Iterator[Json]:
     """The StatefulSets of a set, and an object for each of its bookies."""
     for share in own.shares:
-        if share.count:
-            yield _make_share(own, share)
+        for group in share.groups:
+            yield _make_group(own, share, group, len(group.bookies))
+        for group in share.idle_groups:
+            if own.frame.observed.find("StatefulSet", group.name) is not None:
+                yield _make_group(own, share, group, 0)
         for bookie in share.bookies:
             yield make_manifest(
                 (API_VERSION, "Bookie"),
@@ -109,6 +118,14 @@ def make_bookies(own: SetFrame) -> Iterator[Json]:
                 own.bookie_set,
                 spec={"clusterName": own.frame.name, "bookieSet": own.bookie_set.name},
             )
+
+
+def plan_removal(own: SetFrame) -> Iterator[Delete]:
+    """The objects of what is no bookie; the claims stay."""
+    for name in (name for share in own.shares for name in share.strangers):
+        item = own.frame.observed.find("Bookie", name)
+        if item is not None and not item.is_leaving and own.bookie_set.uid in item.owner_uids:
+            yield Delete(item.ref, item.uid, item.resource_version)
 
 
 def plan_weights(own: SetFrame) -> Iterator[Call]:
@@ -135,12 +152,13 @@ def find_refusals(own: SetFrame) -> Iterator[str]:
             f"{wanted} are wished; set replicas to {own.count}"
         )
     for share in own.shares:
-        if not share.is_declared:
+        if share.count and not share.is_declared:
             yield (
                 f"{share.place} is not among the cluster's domains any more, and the "
                 f"{share.count} bookies there stay: name it again"
             )
-        found = observed.find("StatefulSet", share.name)
+        sets = (observed.find("StatefulSet", group.name) for group in share.groups)
+        found = next((one for one in sets if one is not None), None)
         if found is not None:
             yield from describe_change(found, "journal", own.spec.journal, "journal")
             yield from describe_change(found, "ledgers", own.spec.ledgers, "ledgers")
@@ -148,7 +166,8 @@ def find_refusals(own: SetFrame) -> Iterator[str]:
     if old:
         yield (
             f"bookies are not restarted by the operator yet, and {', '.join(old)} run as they were "
-            "before the last change: delete their pods one by one, each when all others are ready"
+            "before the last change: delete their pods one by one, each while EvictionsAllowed is "
+            "True"
         )
 
 
@@ -156,10 +175,10 @@ def find_outdated(own: SetFrame) -> tuple[str, ...]:
     """Pods that run another template than the one their StatefulSet has now."""
     observed = own.frame.observed
     outdated = []
-    for share in own.shares:
-        found = observed.find("StatefulSet", share.name)
+    for group in (group for share in own.shares for group in share.groups):
+        found = observed.find("StatefulSet", group.name)
         revision = found.status.get("updateRevision") if found is not None else None
-        for bookie in share.bookies:
+        for bookie in group.bookies:
             pod = observed.find("Pod", bookie)
             runs = pod.labels.get("controller-revision-hash") if pod is not None else None
             if revision and runs and runs != revision:
@@ -172,10 +191,15 @@ def find_impossible(own: SetFrame) -> Iterator[str]:
     same = find_same_names(own.bookie_set.name, own.frame.spec.domains)
     if same:
         yield f"two domains make the same name {', '.join(same)}: rename a region or a zone"
-    for share in own.shares:
-        found = own.frame.observed.find("StatefulSet", share.name)
+    for name in list_sets(own):
+        found = own.frame.observed.find("StatefulSet", name)
         if found is not None and own.bookie_set.uid not in found.owner_uids:
-            yield f"the StatefulSet {share.name} belongs to somebody else; rename this BookieSet"
+            yield f"the StatefulSet {name} belongs to somebody else; rename this BookieSet"
+
+
+def list_sets(own: SetFrame) -> tuple[str, ...]:
+    """The names of a set's StatefulSets."""
+    return tuple(group.name for share in own.shares for group in share.groups)
 
 
 def _make_labels(own: SetFrame, share: DomainShare) -> dict[str, str]:
@@ -187,19 +211,21 @@ def _make_labels(own: SetFrame, share: DomainShare) -> dict[str, str]:
     }
 
 
-def _make_share(own: SetFrame, share: DomainShare) -> Json:
-    found = own.frame.observed.find("StatefulSet", share.name)
+def _make_group(own: SetFrame, share: DomainShare, group: BookieGroup, replicas: int) -> Json:
     labels = _make_labels(own, share)
+    # Of StatefulSets with one selector each would take the others' pods for its own, if left alone.
+    apart = {BOOKIE_LABEL: group.bookies[0]} if share.is_apart else {}
     selector = {
         **make_selector(own.frame.name, BOOKIE),
         BOOKIE_SET_LABEL: own.bookie_set.name,
         REGION_LABEL: share.region,
         ZONE_LABEL: share.zone,
+        **apart,
     }
     claims = {"journal": own.spec.journal, "ledgers": own.spec.ledgers}
     spec = {
         "serviceName": name_bookie_service(own.frame.name),
-        "replicas": share.count,
+        "replicas": replicas,
         "podManagementPolicy": "Parallel",
         # The operator asks first whether a bookie may stop; until it does, nobody restarts one.
         "updateStrategy": {"type": "OnDelete"},
@@ -208,17 +234,17 @@ def _make_share(own: SetFrame, share: DomainShare) -> Json:
             "whenScaled": "Retain",
         },
         "selector": {"matchLabels": selector},
-        "template": make_template(own.frame, _make_pod(own, share, labels)),
+        "template": make_template(own.frame, _make_pod(own, share, group, {**labels, **apart})),
         "volumeClaimTemplates": [
-            make_claim(name, _choose_storage(found, name, storage), labels)
-            for name, storage in claims.items()
+            make_claim(name, storage, labels) for name, storage in claims.items()
         ],
     }
     kind = ("apps/v1", "StatefulSet")
-    return make_manifest(kind, share.name, labels, own.bookie_set, spec=spec)
+    made = make_manifest(kind, group.name, labels, own.bookie_set, spec=spec)
+    return keep_claims(made, own.frame.observed.find("StatefulSet", group.name))
 
 
-def _make_pod(own: SetFrame, share: DomainShare, labels: dict[str, str]) -> Pod:
+def _make_pod(own: SetFrame, share: DomainShare, group: BookieGroup, labels: dict[str, str]) -> Pod:
     selector = make_selector(own.frame.name, BOOKIE)
     return Pod(
         component=BOOKIE,
@@ -228,12 +254,14 @@ def _make_pod(own: SetFrame, share: DomainShare, labels: dict[str, str]) -> Pod:
         arguments=_make_arguments(own, share),
         ports=list_ports(BOOKIE),
         resources=own.spec.resources,
-        probes=probe_service(start_s=START_S),
+        probes=probe_service(start_s=START_S, is_secured=own.frame.is_secured),
         grace_s=GRACE_S,
         # Identity and checkpoints live and die with the entries: one volume for both.
         mounts={"journal": "/journal", "ledgers": "/data"},
         affinity=_make_affinity(own.frame, share),
         spread=[spread_over(HOST_LABEL, selector)],
+        keys=make_keys(own.frame, BOOKIE, group.bookies),
+        readiness_gates=[CAUGHT_UP_GATE],
     )
 
 
@@ -249,7 +277,7 @@ def _make_arguments(own: SetFrame, share: DomainShare) -> list[str]:
         "--admin-port": str(ports["admin"]),
         "--advertise": f"{host}:{DATA_PORTS[BOOKIE]}",
         "--zookeeper": frame.zookeeper_servers,
-        "--security": frame.spec.security,
+        "--security": frame.security,
         "--data-dir": "/data",
         "--journal-dir": "/journal",
         "--ledger-dir": "/data/ledgers",
@@ -280,7 +308,3 @@ def _make_affinity(frame: ClusterFrame, share: DomainShare) -> Json | None:
         return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
     preferred = [{"weight": 100, "preference": term}]
     return {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}
-
-
-def _choose_storage(found: KubeObject | None, name: str, wanted: StorageSpec) -> StorageSpec:
-    return read_storage(found, name) or wanted

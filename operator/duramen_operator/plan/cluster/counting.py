@@ -15,12 +15,13 @@ from duramen_operator.names import (
 )
 from duramen_operator.plan.cluster.bookies import SetFrame
 from duramen_operator.plan.cluster.frame import ClusterFrame
-from duramen_operator.plan.cluster.servers import count_proxies
+from duramen_operator.plan.cluster.servers import count_proxies, name_proxy_kind
 from duramen_operator.plan.cluster.spread import DomainShare
-from duramen_operator.plan.observed import Json, KubeObject, Observed
+from duramen_operator.plan.evictions.lives import find_pod_condition, serves
+from duramen_operator.plan.observed import KubeObject
 from duramen_operator.resources.clusters import BookieCount, ServerCount
 
-_KINDS = {ZOOKEEPER: "StatefulSet", SEQUENCER: "StatefulSet"}
+_PROXIES = (WRITE_PROXY, READ_PROXY)
 
 
 def count_servers(frame: ClusterFrame) -> dict[str, ServerCount]:
@@ -54,30 +55,12 @@ def count_by_domain(sets: Iterable[SetFrame]) -> tuple[BookieCount, ...]:
         for share in own.shares:
             place = (share.region, share.zone)
             wanted[place] += share.count
-            ready[place] += sum(is_ready(own.frame.observed, name) for name in share.bookies)
+            ready[place] += sum(serves(own.frame.observed, name) for name in share.bookies)
     return tuple(
         BookieCount(region=place[0], zone=place[1], wanted=wanted[place], ready=ready[place])
         for place in sorted(wanted)
         if wanted[place]
     )
-
-
-def is_ready(observed: Observed, pod_name: str) -> bool:
-    """Whether a pod is ready, and not on its way out."""
-    pod = observed.find("Pod", pod_name)
-    if pod is None or pod.is_leaving:
-        return False
-    condition = find_pod_condition(pod, "Ready")
-    return condition is not None and condition.get("status") == "True"
-
-
-def find_pod_condition(pod: KubeObject, condition_type: str) -> Json | None:
-    """A condition of a pod."""
-    for condition in pod.status.get("conditions") or ():
-        if condition.get("type") == condition_type:
-            found: Json = condition
-            return found
-    return None
 
 
 def find_misplaced(own: SetFrame) -> Iterator[tuple[str, str]]:
@@ -116,6 +99,6 @@ def _find_wrong(own: SetFrame, share: DomainShare, name: str) -> Iterator[tuple[
 
 
 def _count_ready(frame: ClusterFrame, component: str) -> int:
-    kind = _KINDS.get(component, "Deployment")
+    kind = name_proxy_kind(frame) if component in _PROXIES else "StatefulSet"
     found = frame.observed.find(kind, name_component(frame.name, component))
     return int(found.status.get("readyReplicas") or 0) if found is not None else 0

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Self
 from urllib.parse import urlsplit
 
-from duramen_operator.names import make_labels
+from duramen_operator.names import SECURITY_LABEL, make_labels
 from duramen_operator.plan.cluster.foundation import (
     FoundationState,
     find_foundation,
@@ -15,6 +15,7 @@ from duramen_operator.plan.cluster.foundation import (
 )
 from duramen_operator.plan.observed import KubeObject, Observed
 from duramen_operator.resources import LogCluster, LogClusterSpec
+from duramen_operator.resources.clusters import CERT_MANAGER
 from duramen_operator.resources.reading import parse_as
 
 
@@ -56,16 +57,38 @@ class ClusterFrame:
     @property
     def is_held(self) -> bool:
         """Whether nothing may be made or changed: it is not clear, or cannot be kept, what cluster
-        this is, its ZooKeeper is somebody else's and no longer named, or it would let anybody in
-        without having been told to."""
+        this is, its ZooKeeper is somebody else's and no longer named, it would let anybody in
+        without having been told to, or it is to be secured, or no longer, while it runs."""
         is_lost = not self.is_bundled and self.spec.zookeeper.external is None
-        return bool(self.found.doubt) or self.found.is_taken or is_lost or self.is_open_unasked
+        is_unclear = bool(self.found.doubt) or self.found.is_taken or is_lost
+        return is_unclear or self.is_open_unasked or self.is_security_changed
 
     @property
     def is_open_unasked(self) -> bool:
         """Whether nobody said that anybody may be let in. The API server asks for it where a spec
         is written; what was written before it asked runs on, and nothing of it is changed."""
-        return not self.spec.accept_anybody
+        return not self.is_secured and not self.spec.accept_anybody
+
+    @property
+    def is_security_changed(self) -> bool:
+        """Whether the spec says another `security` than the cluster has for good."""
+        return self.spec.security != self.found.foundation.security
+
+    @property
+    def is_secured(self) -> bool:
+        """Whether its processes have identities."""
+        return bool(self.uuid)
+
+    @property
+    def trust(self) -> str:
+        """The ConfigMap with what processes trust; "" where that lies beside their keys."""
+        tls = self.spec.tls
+        return tls.trust.name if tls.issuer == CERT_MANAGER and tls.trust is not None else ""
+
+    @property
+    def uuid(self) -> str:
+        """The cluster's uuid, which its identities name; "" where it is not secured."""
+        return self.found.foundation.uuid
 
     @property
     def is_bundled(self) -> bool:
@@ -79,10 +102,10 @@ class ClusterFrame:
 
     @property
     def zookeeper_servers(self) -> str:
-        """Where its metadata is: the bundled ensemble's service, or the external servers, which
-        may change their addresses. "" where those are no longer named."""
+        """Where its metadata is: the bundled ensemble, or the external servers, which may change
+        their addresses. "" where those are no longer named."""
         if self.is_bundled:
-            return format_bundled_servers(self.namespace, self.name)
+            return format_bundled_servers(self.namespace, self.name, self.found.foundation)
         external = self.spec.zookeeper.external
         return external.servers if external is not None else ""
 
@@ -92,9 +115,15 @@ class ClusterFrame:
         return self.found.foundation.cluster
 
     @property
+    def security(self) -> str:
+        """What its processes are told by `--security`."""
+        return self.found.foundation.security
+
+    @property
     def anybody_arguments(self) -> list[str]:
         """What a process without an identity is told, which others reach."""
-        return ["--accept-anybody"] if self.spec.accept_anybody else []
+        is_told = self.spec.accept_anybody and not self.is_secured
+        return ["--accept-anybody"] if is_told else []
 
     @property
     def cold_folder(self) -> str:
@@ -106,4 +135,5 @@ class ClusterFrame:
 
     def make_labels(self, component: str) -> dict[str, str]:
         """The labels of an object of this cluster."""
-        return make_labels(self.name, component)
+        secured = {SECURITY_LABEL: "on"} if self.is_secured else {}
+        return make_labels(self.name, component) | secured

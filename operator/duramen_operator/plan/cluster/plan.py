@@ -5,7 +5,7 @@ is; a BookieSet that is not valid or cannot be made keeps nobody else from being
 `plan.plan`. Pure.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from duramen_operator.names import FOUNDING, name_component
@@ -14,9 +14,19 @@ from duramen_operator.plan.cluster.bookie_status import report_bookie, report_or
 from duramen_operator.plan.cluster.bookies import SetFrame, read_set
 from duramen_operator.plan.cluster.foundation import find_spent_permit, make_permit
 from duramen_operator.plan.cluster.frame import ClusterFrame
+from duramen_operator.plan.cluster.secured import cert_manager, founding
+from duramen_operator.plan.cluster.secured.ca_bundle import make_bundle
 from duramen_operator.plan.cluster.status import report_cluster, report_invalid
+from duramen_operator.plan.evictions.budgets import (
+    judge_evictions,
+    make_bookie_budget,
+    plan_bookie_budget,
+)
+from duramen_operator.plan.evictions.gates import plan_gates
+from duramen_operator.plan.evictions.quorum import keep_running
+from duramen_operator.plan.evictions.restarts import plan_restarts, plan_update_strategy
 from duramen_operator.plan.manifests import is_foreign, plan_apply
-from duramen_operator.plan.observed import Observed
+from duramen_operator.plan.observed import Json, KubeObject, Observed
 from duramen_operator.plan.steps import Apply, Delete, Event, Plan, Status, Step
 from duramen_operator.resources import ResourceError
 
@@ -39,11 +49,23 @@ def _plan(observed: Observed, now: datetime) -> Iterator[Step]:
     try:
         frame = ClusterFrame.read(observed, cluster)
     except ResourceError as error:
-        yield from report_invalid(cluster, str(error), now)
+        yield from report_invalid(cluster, str(error), now, operatorVersion=observed.version)
+        yield from plan_gates(observed, now)
         return
+    sets, invalid = _read_sets(frame)
+    is_impossible = any(next(bookies.find_impossible(own), None) for own in sets)
+    is_whole = len(sets) == len(observed.list("BookieSet")) and not is_impossible
+    evictions = judge_evictions(frame, sets, is_whole=is_whole)
+    # First: whose version serves it stands there before that version changes anything.
+    yield from report_cluster(frame, sets, find_taken(frame), evictions, now)
+    for item, why in invalid:
+        yield from report_invalid(item, why, now)
     yield from _plan_foundation(frame)
     is_waiting = frame.is_held or frame.found.is_new
-    for step in _plan_parts(frame, now):
+    is_open = evictions.status == "True"
+    budget = plan_bookie_budget(frame, sets, is_open=is_open)
+    # What closes comes before what makes a pod count.
+    for step in (*budget, *plan_gates(observed, now), *_plan_parts(frame, sets, now)):
         if not is_waiting or isinstance(step, Status | Event):
             yield step
 
@@ -60,35 +82,52 @@ def _plan_foundation(frame: ClusterFrame) -> Iterator[Step]:
     permit = find_spent_permit(observed, cluster, found.foundation)
     if permit is not None and not permit.is_leaving:
         yield Delete(permit.ref, permit.uid, permit.resource_version)
+    for manifest in _list_trusted(frame):
+        yield from plan_apply(observed, manifest)
 
 
-def _plan_parts(frame: ClusterFrame, now: datetime) -> Iterator[Step]:
-    observed = frame.observed
-    yield from _plan_services(frame)
+def _list_trusted(frame: ClusterFrame) -> Iterator[Json]:
+    """What clients are to trust, where it is known: what was written once stays else."""
+    trusted = frame.observed.admin.trusted
+    if frame.is_secured and trusted:
+        yield make_bundle(frame.cluster, trusted)
+
+
+def _read_sets(frame: ClusterFrame) -> tuple[list[SetFrame], list[tuple[KubeObject, str]]]:
+    """The sets of the cluster, and those that are not valid, with the reason."""
     sets: list[SetFrame] = []
-    for item in observed.list("BookieSet"):
+    invalid: list[tuple[KubeObject, str]] = []
+    for item in frame.observed.list("BookieSet"):
         if item.is_leaving:
             continue
         try:
-            own = read_set(frame, item)
+            sets.append(read_set(frame, item))
         except ResourceError as error:
-            yield from report_invalid(item, str(error), now)
-            continue
-        sets.append(own)
+            invalid.append((item, str(error)))
+    return sets, invalid
+
+
+def _plan_parts(frame: ClusterFrame, sets: Sequence[SetFrame], now: datetime) -> Iterator[Step]:
+    yield from cert_manager.plan_requests(frame)  # first, so that pods find what they mount
+    yield from _plan_services(frame)
+    for own in sets:
         yield from _plan_set(own, now)
-    yield from report_cluster(frame, sets, find_taken(frame), now)
+    yield from plan_restarts(frame)
 
 
 def _plan_services(frame: ClusterFrame) -> Iterator[Step]:
     observed = frame.observed
     for manifest in (
         *zookeeper.make_zookeeper(frame),
-        *bookies.make_service(frame),
-        *servers.make_sequencers(frame),
+        bookies.make_service(frame),
     ):
+        yield from plan_update_strategy(frame, manifest)
         yield from plan_apply(observed, manifest)
-    for wanted in servers.make_proxies(frame):
-        yield from plan_apply(observed, wanted.manifest, silent=wanted.silent)
+    for wanted in servers.make_servers(frame):
+        yield from plan_update_strategy(frame, wanted.manifest)
+        if not keep_running(frame, wanted.manifest):
+            yield from plan_apply(observed, wanted.manifest, silent=wanted.silent)
+    yield from founding.plan_founding(frame)
     for name in servers.find_needless_autoscalers(frame):
         found = observed.find("HorizontalPodAutoscaler", name)
         if found and not found.is_leaving and frame.cluster.uid in found.owner_uids:
@@ -101,6 +140,7 @@ def _plan_set(own: SetFrame, now: datetime) -> Iterator[Step]:
     if not impossible:
         for manifest in bookies.make_bookies(own):
             yield from plan_apply(observed, manifest)
+        yield from bookies.plan_removal(own)
         yield from bookies.plan_weights(own)
     yield from report_set(own, impossible, now)
     for share in own.shares:
@@ -115,10 +155,13 @@ def find_taken(frame: ClusterFrame) -> tuple[str, ...]:
     manifests = (
         frame.found.foundation.make_record(frame.cluster),
         *((make_permit(frame.cluster),) if frame.found.is_new else ()),
+        *_list_trusted(frame),
         *zookeeper.make_zookeeper(frame),
-        *bookies.make_service(frame),
-        *servers.make_sequencers(frame),
-        *(wanted.manifest for wanted in servers.make_proxies(frame)),
+        bookies.make_service(frame),
+        make_bookie_budget(frame, 0, is_open=False),
+        *(wanted.manifest for wanted in servers.make_servers(frame)),
+        *((founding.make_job(frame), founding.make_founded(frame)) if frame.is_secured else ()),
+        *(request.manifest for request in cert_manager.list_requests(frame)),
     )
     taken = []
     for manifest in manifests:

@@ -15,12 +15,15 @@ from duramen_operator.names import (
     CLUSTER_DOMAIN,
     DATA_PORTS,
     HOST_LABEL,
+    KEYS_GROUP_ID,
     NODE_ZONE_LABEL,
     SEQUENCER,
     USER_ID,
     name_component,
 )
 from duramen_operator.plan.cluster.frame import ClusterFrame
+from duramen_operator.plan.cluster.nodes import list_hosts, name_pod_service
+from duramen_operator.plan.cluster.secured.keys import NO_KEYS, Keys
 from duramen_operator.plan.observed import Json
 from duramen_operator.resources.part import Requirements
 
@@ -75,6 +78,9 @@ class Pod:
     environment_secret: str | None = None
     affinity: Json | None = None
     spread: Sequence[Json] = ()
+    keys: Keys = NO_KEYS
+    readiness_gates: Sequence[str] = ()
+    """Types of conditions without which the pod is not Ready."""
     pre_stop_s: int = 0
     """A pause before SIGTERM, in which the service's balancers learn that the pod is leaving."""
 
@@ -83,14 +89,14 @@ def make_template(frame: ClusterFrame, pod: Pod) -> Json:
     """The pod template of a workload."""
     spec = frame.spec
     secret = pod.environment_secret
-    mounts = {"tmp": "/tmp", **pod.mounts}
+    mounts = {"tmp": "/tmp", **pod.mounts, **pod.keys.mounts}
     fields = {"POD_NAME": "metadata.name", **pod.environment}
     container = {
         "name": pod.component,
         "image": pod.image,
         "imagePullPolicy": spec.image_pull_policy,
         "command": [pod.command],
-        "args": list(pod.arguments),
+        "args": [*pod.arguments, *pod.keys.arguments],
         "env": [
             *(
                 {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
@@ -115,11 +121,16 @@ def make_template(frame: ClusterFrame, pod: Pod) -> Json:
         "enableServiceLinks": False,
         "containers": [container],
         "imagePullSecrets": [{"name": secret.name} for secret in spec.image_pull_secrets],
-        "securityContext": POD_SECURITY,
+        "securityContext": _make_security(pod),
         "terminationGracePeriodSeconds": pod.grace_s,
+        "readinessGates": [{"conditionType": gate} for gate in pod.readiness_gates],
         "affinity": pod.affinity,
         "topologySpreadConstraints": list(pod.spread),
-        "volumes": [{"name": "tmp", "emptyDir": {"sizeLimit": TEMPORARY_SIZE}}, *pod.volumes],
+        "volumes": [
+            {"name": "tmp", "emptyDir": {"sizeLimit": TEMPORARY_SIZE}},
+            *pod.volumes,
+            *pod.keys.volumes,
+        ],
     }
     return {"metadata": {"labels": dict(pod.labels)}, "spec": body}
 
@@ -129,7 +140,7 @@ def list_ports(component: str) -> dict[str, int]:
     return {"data": DATA_PORTS[component], "admin": ADMIN_PORTS[component]}
 
 
-def probe_service(*, start_s: int) -> Json:
+def probe_service(*, start_s: int, is_secured: bool = False) -> Json:
     """Probes on the admin port, which has a thread of its own: they never queue behind data.
 
     Ready: it can serve its role. Alive: the process answers at all, and nothing more: a restart
@@ -137,12 +148,17 @@ def probe_service(*, start_s: int) -> Json:
 
     Args:
         start_s: how long a start may take before it counts as dead.
+        is_secured: whether the port is TLS. The kubelet shows no certificate, and asks for none.
     """
-    return {
+    probes = {
         "startupProbe": _probe_http("/healthz", period_s=2, failures=max(1, start_s // 2)),
         "livenessProbe": _probe_http("/healthz", period_s=10, failures=6),
         "readinessProbe": _probe_http("/readyz", period_s=5, failures=2),
     }
+    if is_secured:
+        for probe in probes.values():
+            probe["httpGet"]["scheme"] = "HTTPS"
+    return probes
 
 
 def probe_command(ready: Tokens, alive: Tokens, *, start_s: int) -> Json:
@@ -173,7 +189,11 @@ def _refer(name: str, key: str) -> dict[str, str]:
     return {"name": name, "key": key}
 
 
-def _probe_http(path: str, *, period_s: int, failures: int) -> Json:
+def _make_security(pod: Pod) -> Json:
+    return {**POD_SECURITY, "fsGroup": KEYS_GROUP_ID} if pod.keys.volumes else POD_SECURITY
+
+
+def _probe_http(path: str, *, period_s: int, failures: int) -> dict[str, Any]:
     return {"httpGet": {"path": path, "port": "admin"}, **_timing(period_s, failures)}
 
 
@@ -196,9 +216,11 @@ def name_arguments(frame: ClusterFrame, component: str) -> list[str]:
     whole = f".{frame.namespace}.svc.{CLUSTER_DOMAIN}"
     ends = ("", f".{frame.namespace}", f".{frame.namespace}.svc", whole)
     names = [f"{service}{end}" for end in ends]
-    if component in _NAMED_PODS:
-        names += [f"{POD_NAME}.{name}" for name in names]
-    else:
+    is_proxy = component not in _NAMED_PODS
+    if not is_proxy or frame.is_secured:
+        pods = name_pod_service(frame.name, component)
+        names += list_hosts(POD_NAME, pods, frame.namespace)
+    if is_proxy:
         # For a name more of a proxy, who holds data or logs is not started anew.
         names += frame.spec.public_names
     return [token for name in names for token in ("--public-name", name)]

@@ -1,8 +1,8 @@
 """Sequencers and proxies: what holds no data, and may come and go.
 
 Sequencers are a StatefulSet, since proxies and one another reach each by its name; proxies are
-Deployments behind a service, with an autoscaler where the spec asks for one. Called by `plan`.
-Pure.
+Deployments behind a service, or StatefulSets where each has an identity, with an autoscaler where
+the spec asks for one. Called by `plan`. Pure. Source: docs/kubernetes/security.md.
 """
 
 from collections.abc import Iterator
@@ -19,6 +19,7 @@ from duramen_operator.names import (
     name_host,
 )
 from duramen_operator.plan.cluster.frame import ClusterFrame
+from duramen_operator.plan.cluster.nodes import name_pod_service
 from duramen_operator.plan.cluster.pods import (
     POD_NAME,
     Pod,
@@ -28,6 +29,9 @@ from duramen_operator.plan.cluster.pods import (
     probe_service,
     spread_anyway,
 )
+from duramen_operator.plan.cluster.secured.keys import make_keys
+from duramen_operator.plan.cluster.secured.proxies import make_proxy_files
+from duramen_operator.plan.evictions.budgets import BUDGET_KIND, find_server_room
 from duramen_operator.plan.manifests import make_manifest
 from duramen_operator.plan.observed import Json
 from duramen_operator.resources.clusters import Proxies
@@ -35,6 +39,13 @@ from duramen_operator.resources.part import Requirements
 
 GRACE_S = 60
 START_S = 300
+_DEPLOYMENT: Json = {
+    "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
+}
+_STATEFUL_SET: Json = {
+    "podManagementPolicy": "Parallel",
+    "updateStrategy": {"type": "RollingUpdate"},
+}
 PRE_STOP_S = 5
 """As long as kube-proxy and load balancers need to send nothing new to a pod that is leaving; what
 is under way then is drained by the process itself, on SIGTERM."""
@@ -46,6 +57,12 @@ class WantedManifest:
 
     manifest: Json
     silent: Json | None = None
+
+
+def make_servers(frame: ClusterFrame) -> Iterator[WantedManifest]:
+    """Manifests of sequencers and proxies."""
+    yield from map(WantedManifest, make_sequencers(frame))
+    yield from make_proxies(frame)
 
 
 def make_sequencers(frame: ClusterFrame) -> Iterator[Json]:
@@ -61,7 +78,7 @@ def make_sequencers(frame: ClusterFrame) -> Iterator[Json]:
         "ports": _make_service_ports(SEQUENCER),
     }
     yield make_manifest(("v1", "Service"), name, labels, frame.cluster, spec=service)
-    yield _make_budget(frame, SEQUENCER, 1)
+    yield _make_budget(frame, SEQUENCER, find_server_room(frame, name))
     host = name_host(POD_NAME, name, frame.namespace)
     extra = {"--advertise": f"{host}:{DATA_PORTS[SEQUENCER]}"}
     extra["--lost-bookie-grace"] = format_duration(frame.spec.lost_bookie_grace)
@@ -72,7 +89,8 @@ def make_sequencers(frame: ClusterFrame) -> Iterator[Json]:
         "serviceName": name,
         "replicas": frame.spec.sequencers.replicas,
         "podManagementPolicy": "Parallel",
-        "updateStrategy": {"type": "RollingUpdate"},
+        # The operator takes a grant before it restarts one.
+        "updateStrategy": {"type": "OnDelete"},
         "selector": {"matchLabels": selector},
         "template": make_template(frame, pod),
     }
@@ -93,8 +111,10 @@ def make_proxies(frame: ClusterFrame) -> Iterator[WantedManifest]:
         }
         kind = ("v1", "Service")
         yield WantedManifest(make_manifest(kind, name, labels, frame.cluster, spec=service))
+        if frame.is_secured:
+            yield WantedManifest(_make_pod_service(frame, component))
         yield WantedManifest(_make_budget(frame, component, "25%"))
-        yield _make_deployment(frame, component, proxies)
+        yield _make_workload(frame, component, proxies)
         if proxies.autoscaling is not None:
             yield WantedManifest(_make_autoscaler(frame, component, proxies))
 
@@ -104,9 +124,14 @@ def count_proxies(frame: ClusterFrame, component: str, proxies: Proxies) -> int:
     scaling = proxies.autoscaling
     if scaling is None:
         return proxies.replicas
-    found = frame.observed.find("Deployment", name_component(frame.name, component))
+    found = frame.observed.find(name_proxy_kind(frame), name_component(frame.name, component))
     there = int(found.spec.get("replicas", 1)) if found is not None else scaling.min_replicas
     return max(scaling.min_replicas, min(there, scaling.max_replicas))
+
+
+def name_proxy_kind(frame: ClusterFrame) -> str:
+    """What proxies are: a pod of a Deployment has a name of chance, and so can have no identity."""
+    return "StatefulSet" if frame.is_secured else "Deployment"
 
 
 def find_needless_autoscalers(frame: ClusterFrame) -> Iterator[str]:
@@ -119,22 +144,24 @@ def find_needless_autoscalers(frame: ClusterFrame) -> Iterator[str]:
             yield name_component(frame.name, component)
 
 
-def _make_deployment(frame: ClusterFrame, component: str, proxies: Proxies) -> WantedManifest:
+def _make_workload(frame: ClusterFrame, component: str, proxies: Proxies) -> WantedManifest:
     name = name_component(frame.name, component)
     # A pod of a Deployment has no name in DNS: others reach it by its address.
-    extra = {"--advertise": f"$(POD_IP):{DATA_PORTS[component]}"}
+    host, strategy = "$(POD_IP)", _DEPLOYMENT
+    if frame.is_secured:
+        service = name_pod_service(frame.name, component)
+        host = name_host(POD_NAME, service, frame.namespace)
+        strategy = {**_STATEFUL_SET, "serviceName": service}
+    extra = {"--advertise": f"{host}:{DATA_PORTS[component]}"}
     pod = _make_pod(frame, component, proxies.resources, extra, is_cold=component == READ_PROXY)
     spec = {
         "selector": {"matchLabels": make_selector(frame.name, component)},
-        "strategy": {
-            "type": "RollingUpdate",
-            "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0},
-        },
+        **strategy,
         "template": make_template(frame, pod),
     }
     labels = frame.make_labels(component)
     count = count_proxies(frame, component, proxies)
-    kind = ("apps/v1", "Deployment")
+    kind = ("apps/v1", name_proxy_kind(frame))
     if proxies.autoscaling is None:
         whole = make_manifest(kind, name, labels, frame.cluster, spec={**spec, "replicas": count})
         return WantedManifest(whole)
@@ -159,10 +186,12 @@ def _make_pod(
         "--data-port": str(ports["data"]),
         "--admin-port": str(ports["admin"]),
         "--zookeeper": frame.zookeeper_servers,
-        "--security": frame.spec.security,
+        "--security": frame.security,
         **extra,
     }
+    has_name = frame.is_secured or component == SEQUENCER
     cold = frame.spec.cold_store if is_cold else None
+    files = make_proxy_files(frame, component)
     mounts: dict[str, str] = {}
     volumes: list[Json] = []
     if cold is not None:
@@ -182,18 +211,34 @@ def _make_pod(
             *_gossip_arguments(frame, component),
             *_metadata_arguments(frame, component),
             *name_arguments(frame, component),
+            *files.arguments,
         ],
         ports=ports,
         resources=resources,
-        probes=probe_service(start_s=START_S),
+        probes=probe_service(start_s=START_S, is_secured=frame.is_secured),
         grace_s=GRACE_S,
-        mounts=mounts,
-        volumes=volumes,
-        environment={} if component == SEQUENCER else {"POD_IP": "status.podIP"},
+        mounts={**mounts, **files.mounts},
+        volumes=[*volumes, *files.volumes],
+        environment={} if has_name else {"POD_IP": "status.podIP"},
         environment_secret=cold.secret_name if cold is not None else None,
         spread=spread_anyway(make_selector(frame.name, component)),
         pre_stop_s=0 if component == SEQUENCER else PRE_STOP_S,
+        keys=make_keys(frame, component),
     )
+
+
+def _make_pod_service(frame: ClusterFrame, component: str) -> Json:
+    """The names of proxies in DNS, by which they call one another."""
+    spec = {
+        "clusterIP": "None",
+        # Who is registered is called, and says itself that it is not ready.
+        "publishNotReadyAddresses": True,
+        "selector": make_selector(frame.name, component),
+        "ports": _make_service_ports(component),
+    }
+    name = name_pod_service(frame.name, component)
+    labels = frame.make_labels(component)
+    return make_manifest(("v1", "Service"), name, labels, frame.cluster, spec=spec)
 
 
 def _make_service_ports(component: str) -> list[Json]:
@@ -210,8 +255,7 @@ def _make_budget(frame: ClusterFrame, component: str, unavailable: int | str) ->
         "unhealthyPodEvictionPolicy": "AlwaysAllow",
     }
     name = name_component(frame.name, component)
-    kind = ("policy/v1", "PodDisruptionBudget")
-    return make_manifest(kind, name, frame.make_labels(component), frame.cluster, spec=spec)
+    return make_manifest(BUDGET_KIND, name, frame.make_labels(component), frame.cluster, spec=spec)
 
 
 def _make_autoscaler(frame: ClusterFrame, component: str, proxies: Proxies) -> Json:
@@ -220,7 +264,7 @@ def _make_autoscaler(frame: ClusterFrame, component: str, proxies: Proxies) -> J
     name = name_component(frame.name, component)
     target = {"type": "Utilization", "averageUtilization": scaling.target_cpu_percent}
     spec = {
-        "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": name},
+        "scaleTargetRef": {"apiVersion": "apps/v1", "kind": name_proxy_kind(frame), "name": name},
         "minReplicas": scaling.min_replicas,
         "maxReplicas": scaling.max_replicas,
         "metrics": [{"type": "Resource", "resource": {"name": "cpu", "target": target}}],

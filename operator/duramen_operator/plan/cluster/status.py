@@ -5,8 +5,10 @@ Called by `plan`. Pure. Source: `resources.conditions` says what each condition 
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 from duramen_operator.names import (
+    ACCESS,
     ADMIN_PORTS,
     DATA_PORTS,
     PAUSED_ANNOTATION,
@@ -16,18 +18,23 @@ from duramen_operator.names import (
     ZOOKEEPER,
     name_component,
 )
-from duramen_operator.plan.cluster import bookies, zookeeper
+from duramen_operator.plan.cluster import bookies, servers, zookeeper
 from duramen_operator.plan.cluster.bookie_status import (
     count_needed,
     figures_of,
     format_refusal,
     judge_placement,
     judge_scale_down,
+    keep_figures,
 )
 from duramen_operator.plan.cluster.bookies import SetFrame
 from duramen_operator.plan.cluster.counting import count_bookies, count_by_domain, count_servers
 from duramen_operator.plan.cluster.frame import ClusterFrame
+from duramen_operator.plan.cluster.secured.certificates import judge_certificates
+from duramen_operator.plan.cluster.secured.founding import is_founded
 from duramen_operator.plan.conditions import Said, report
+from duramen_operator.plan.evictions.quorum import find_lost_quorum, list_waiting
+from duramen_operator.plan.evictions.restarts import list_outdated
 from duramen_operator.plan.observed import KubeObject
 from duramen_operator.plan.steps import Event, Status
 from duramen_operator.resources import LogClusterStatus
@@ -58,6 +65,7 @@ _MADE_KINDS = frozenset(
         "ConfigMap",
         "PodDisruptionBudget",
         "HorizontalPodAutoscaler",
+        "Job",
     }
 )
 
@@ -65,7 +73,11 @@ Counts = Mapping[str, ServerCount]
 
 
 def report_cluster(
-    frame: ClusterFrame, sets: Sequence[SetFrame], taken: Sequence[str], now: datetime
+    frame: ClusterFrame,
+    sets: Sequence[SetFrame],
+    taken: Sequence[str],
+    evictions: Said,
+    now: datetime,
 ) -> Iterator[Status | Event]:
     """The status of a LogCluster."""
     counts, all_bookies = count_servers(frame), count_bookies(sets)
@@ -80,12 +92,9 @@ def report_cluster(
         _judge_progress(frame, sets, taken, missing),
         judge_placement(sets, is_whole=is_whole and bool(sets)),
         judge_scale_down(frame, names),
-        Said(
-            SECURE,
-            "False",
-            "NoSecurity",
-            "security is none: whoever reaches the ports may do everything",
-        ),
+        evictions,
+        _judge_secure(frame),
+        judge_certificates(frame, now),
     ]
     observed = frame.observed
     logs = observed.admin.logs
@@ -99,12 +108,19 @@ def report_cluster(
         read_proxies=counts[READ_PROXY],
         logs=None if logs is None else len(logs),
         endpoints=_find_endpoints(frame),
+        operator_version=observed.version,
     )
     yield from report(frame.cluster, said, figures_of(status), now)
 
 
-def report_invalid(item: KubeObject, why: str, now: datetime) -> Iterator[Status | Event]:
-    """What a LogCluster or BookieSet is told that cannot be read."""
+def report_invalid(
+    item: KubeObject, why: str, now: datetime, **figures: Any
+) -> Iterator[Status | Event]:
+    """What a LogCluster or BookieSet is told that cannot be read.
+
+    Args:
+        figures: those that are known all the same; the others stay as they are.
+    """
     said = [
         Said(
             type=condition,
@@ -115,10 +131,7 @@ def report_invalid(item: KubeObject, why: str, now: datetime) -> Iterator[Status
         )
         for condition in CONDITIONS[item.ref.kind]
     ]
-    figures = {
-        k: v for k, v in item.status.items() if k not in {"observedGeneration", "conditions"}
-    }
-    yield from report(item, said, figures, now)
+    yield from report(item, said, {**keep_figures(item), **figures}, now)
 
 
 def _judge_available(frame: ClusterFrame, counts: Counts, all_bookies: ServerCount) -> Said:
@@ -160,41 +173,95 @@ def _judge_ready(frame: ClusterFrame, available: Said, missing: Sequence[str]) -
     return Said(READY, "True", "AsWanted", "all of it runs as the spec says", is_event=True)
 
 
+def _judge_secure(frame: ClusterFrame) -> Said:
+    if frame.is_secured:
+        if not is_founded(frame):
+            message = (
+                "the cluster's nodes in ZooKeeper have no rights yet: the job "
+                f"{name_component(frame.name, ACCESS)} gives them theirs"
+            )
+            return Said(SECURE, "False", "NotFounded", message)
+        message = "security is on: every port asks who calls"
+        return Said(SECURE, "True", "SecurityOn", message)
+    message = "security is none: whoever reaches the ports may do everything"
+    return Said(SECURE, "False", "NoSecurity", message)
+
+
 def _judge_progress(
     frame: ClusterFrame, sets: Sequence[SetFrame], taken: Sequence[str], missing: Sequence[str]
 ) -> Said:
-    if is_paused(frame):
-        message = f"nothing is changed while {PAUSED_ANNOTATION} is true"
-        return Said(PROGRESSING, "False", PAUSED, message, is_event=True)
+    held = _judge_held(frame)
+    if held is not None:
+        return held
+    if taken:
+        message = f"these belong to somebody else, and are left alone: {', '.join(taken)}"
+        return Said(PROGRESSING, "False", "NameTaken", message, is_event=True)
     refused = [
         format_refusal(ref, problem.code, problem.message)
         for ref, problem in sorted(frame.observed.refusals.items(), key=lambda item: item[0])
         if ref.kind in _MADE_KINDS
     ]
+    if refused:
+        return Said(PROGRESSING, "False", "ApplyRefused", "; ".join(refused), is_event=True)
+    waiting = list_waiting(frame, (one.manifest for one in servers.make_servers(frame)))
+    if waiting:
+        message = (
+            f"{find_lost_quorum(frame)}: until then nothing is restarted that runs, and "
+            f"{', '.join(waiting)} will be changed afterwards; see the pods of ZooKeeper"
+        )
+        return Said(PROGRESSING, "False", "NoQuorum", message, is_event=True)
+    restarts = _explain_restarts(frame)
+    unsupported = [
+        *zookeeper.find_refusals(frame),
+        *(sentence for own in sets for sentence in bookies.find_refusals(own)),
+    ]
+    if unsupported:
+        message = "; ".join([*unsupported, *restarts])
+        return Said(PROGRESSING, "False", NOT_YET_SUPPORTED, message, is_event=True)
+    if restarts:
+        return Said(PROGRESSING, "True", "Restarting", "; ".join(restarts))
+    if missing:
+        return Said(PROGRESSING, "True", "Starting", f"ready: {', '.join(missing)}")
+    return Said(PROGRESSING, "False", "Settled", "nothing is left to be done")
+
+
+def _judge_held(frame: ClusterFrame) -> Said | None:
+    """Why nothing at all is made or changed; None: it is."""
+    if is_paused(frame):
+        message = f"nothing is changed while {PAUSED_ANNOTATION} is true"
+        return Said(PROGRESSING, "False", PAUSED, message, is_event=True)
     if frame.found.doubt:
         message = f"nothing is made or changed: {frame.found.doubt}"
         return Said(PROGRESSING, "False", FOUNDATION_UNCLEAR, message, is_event=True)
+    if frame.is_security_changed:
+        stays = frame.found.foundation.security
+        message = (
+            f"nothing is made or changed: security stays {stays}, as the cluster was made; set "
+            f'security back to "{stays}". To change a running cluster is done by hand'
+        )
+        return Said(PROGRESSING, "False", NOT_YET_SUPPORTED, message, is_event=True)
     if frame.is_open_unasked:
         message = (
             "nothing is made or changed: security is none, so whoever reaches a port may do "
             "everything; say that this is meant: acceptAnybody: true"
         )
         return Said(PROGRESSING, "False", ANYBODY_NOT_ACCEPTED, message, is_event=True)
-    if taken:
-        message = f"these belong to somebody else, and are left alone: {', '.join(taken)}"
-        return Said(PROGRESSING, "False", "NameTaken", message, is_event=True)
-    if refused:
-        return Said(PROGRESSING, "False", "ApplyRefused", "; ".join(refused), is_event=True)
-    unsupported = [
-        *zookeeper.find_refusals(frame),
-        *(sentence for own in sets for sentence in bookies.find_refusals(own)),
+    return None
+
+
+def _explain_restarts(frame: ClusterFrame) -> list[str]:
+    """Which pods run as before the last change, and what keeps the next one from its turn; empty:
+    none."""
+    outdated = list_outdated(frame)
+    if not outdated:
+        return []
+    denied = [
+        f"{ref.name} waits: {problem.code}: {problem.message}"
+        for ref, problem in sorted(frame.observed.refusals.items(), key=lambda item: item[0])
+        if ref.kind == "Pod"
     ]
-    if unsupported:
-        message = "; ".join(unsupported)
-        return Said(PROGRESSING, "False", NOT_YET_SUPPORTED, message, is_event=True)
-    if missing:
-        return Said(PROGRESSING, "True", "Starting", f"ready: {', '.join(missing)}")
-    return Said(PROGRESSING, "False", "Settled", "nothing is left to be done")
+    head = f"run as before the last change, and are restarted in turn: {', '.join(outdated)}"
+    return [head, *denied]
 
 
 def is_paused(frame: ClusterFrame) -> bool:
@@ -215,7 +282,8 @@ def _name_phase(frame: ClusterFrame, ready: Said, available: Said, counts: Count
 def _find_endpoints(frame: ClusterFrame) -> Endpoints:
     def name_url(component: str, ports: Mapping[str, int]) -> str:
         host = f"{name_component(frame.name, component)}.{frame.namespace}.svc"
-        return f"http://{host}:{ports[component]}"
+        scheme = "https" if frame.is_secured else "http"
+        return f"{scheme}://{host}:{ports[component]}"
 
     return Endpoints(
         write=name_url(WRITE_PROXY, DATA_PORTS),

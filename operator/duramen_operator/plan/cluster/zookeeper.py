@@ -11,6 +11,7 @@ from duramen_operator.names import (
     HOST_LABEL,
     NODE_REGION_LABEL,
     NODE_ZONE_LABEL,
+    UUID_LABEL,
     ZOOKEEPER,
     ZOOKEEPER_CLIENT_PORT,
     ZOOKEEPER_ELECTION_PORT,
@@ -20,7 +21,7 @@ from duramen_operator.names import (
     name_host,
     name_zookeeper_client,
 )
-from duramen_operator.plan.cluster.claims import describe_change, make_claim, read_storage
+from duramen_operator.plan.claims import describe_change, keep_claims, make_claim
 from duramen_operator.plan.cluster.foundation import CLAIM, PERMIT_KEY
 from duramen_operator.plan.cluster.frame import ClusterFrame
 from duramen_operator.plan.cluster.pods import (
@@ -30,6 +31,9 @@ from duramen_operator.plan.cluster.pods import (
     probe_command,
     spread_over,
 )
+from duramen_operator.plan.cluster.secured.keys import make_keys
+from duramen_operator.plan.evictions.budgets import BUDGET_KIND, find_server_room
+from duramen_operator.plan.evictions.restarts import has_broken_members
 from duramen_operator.plan.manifests import make_manifest
 from duramen_operator.plan.observed import Json
 
@@ -64,13 +68,21 @@ def make_zookeeper(frame: ClusterFrame) -> Iterator[Json]:
     cluster = frame.cluster
     yield make_manifest(("v1", "Service"), name, labels, cluster, spec=members)
     client_name = name_zookeeper_client(frame.name)
-    yield make_manifest(("v1", "Service"), client_name, labels, cluster, spec=clients)
-    budget = {"maxUnavailable": 1, "selector": {"matchLabels": selector}}
-    kind = ("policy/v1", "PodDisruptionBudget")
-    yield make_manifest(kind, name, labels, cluster, spec=budget)
-    yield make_manifest(
-        ("apps/v1", "StatefulSet"), name, labels, cluster, spec=_make_set(frame, name)
-    )
+    if not frame.is_secured:  # a member's certificate names the member alone
+        yield make_manifest(("v1", "Service"), client_name, labels, cluster, spec=clients)
+    room = find_server_room(frame, name)
+    policy = "AlwaysAllow" if has_broken_members(frame) else "IfHealthyBudget"
+    budget = {
+        "maxUnavailable": room,
+        "selector": {"matchLabels": selector},
+        # Without a quorum members that do not run are mended all the same; else an election would
+        # make each of them fair game.
+        "unhealthyPodEvictionPolicy": policy,
+    }
+    yield make_manifest(BUDGET_KIND, name, labels, cluster, spec=budget)
+    kind = ("apps/v1", "StatefulSet")
+    made = make_manifest(kind, name, labels, cluster, spec=_make_set(frame, name))
+    yield keep_claims(made, frame.observed.find("StatefulSet", name))
 
 
 def find_refusals(frame: ClusterFrame) -> Iterator[str]:
@@ -103,7 +115,6 @@ def find_refusals(frame: ClusterFrame) -> Iterator[str]:
 
 def _make_set(frame: ClusterFrame, name: str) -> Json:
     wanted = frame.spec.zookeeper
-    found = frame.observed.find("StatefulSet", name)
     selector = make_selector(frame.name, ZOOKEEPER)
     indexes = range(frame.members)
     hosts = [name_host(f"{name}-{index}", name, frame.namespace) for index in indexes]
@@ -123,21 +134,25 @@ def _make_set(frame: ClusterFrame, name: str) -> Json:
         mounts={CLAIM: "/data"},
         environment_maps={FOUNDING_VARIABLE: (name_component(frame.name, FOUNDING), PERMIT_KEY)},
         affinity=_make_affinity(frame),
+        keys=make_keys(frame, ZOOKEEPER),
         spread=[
             spread_over(NODE_ZONE_LABEL, selector, is_strict=is_strict),
             spread_over(HOST_LABEL, selector),
         ],
     )
-    storage = read_storage(found, CLAIM) or wanted.storage
+    labels = frame.make_labels(ZOOKEEPER)
+    if frame.is_secured:
+        labels[UUID_LABEL] = frame.uuid  # disks outlive the record
     return {
         "serviceName": name,
         "replicas": frame.members,
         "podManagementPolicy": "Parallel",
-        "updateStrategy": {"type": "RollingUpdate"},
+        # The operator takes a grant before it restarts one.
+        "updateStrategy": {"type": "OnDelete"},
         "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Retain", "whenScaled": "Retain"},
         "selector": {"matchLabels": selector},
         "template": make_template(frame, pod),
-        "volumeClaimTemplates": [make_claim(CLAIM, storage, frame.make_labels(ZOOKEEPER))],
+        "volumeClaimTemplates": [make_claim(CLAIM, wanted.storage, labels)],
     }
 
 

@@ -16,7 +16,6 @@ from duramen import __version__
 from duramen.cli.command import ExitCode, print_json, say
 from duramen.units import agree
 from kubectl_duramen.access import Kubectl
-from kubectl_duramen.bundle import gather, write_tar
 from kubectl_duramen.options import (
     ClusterOption,
     ContextOption,
@@ -25,6 +24,7 @@ from kubectl_duramen.options import (
     NamespaceOption,
 )
 from kubectl_duramen.sources import find_cluster
+from kubectl_duramen.support.bundle import gather, write_tar
 
 
 def report(

@@ -22,9 +22,9 @@ import orjson
 from duramen.units import MIB
 from duramen_operator.names import APP, CLUSTER_LABEL, NAME_LABEL
 from kubectl_duramen.access import AccessError, Kubectl
-from kubectl_duramen.redaction import find_literals, redact_object, redact_text
-from kubectl_duramen.sources import ADMIN, Document, ask_all, look
+from kubectl_duramen.sources import ADMIN, Document, ask_all, is_secured, look
 from kubectl_duramen.summary import summarize
+from kubectl_duramen.support.redaction import find_literals, redact_object, redact_text
 from kubectl_duramen.tree import render
 
 LOG_LINES_MAX: Final = 2_000
@@ -114,7 +114,7 @@ def gather(kubectl: Kubectl, cluster: Document, *, when: str, version: str) -> d
     for source in ADMIN:
         if source in snapshot.admin:
             files.put_json(f"admin/{source}.json", snapshot.admin[source])
-    _put_pods(kubectl, pods, files, missing)
+    _put_pods(kubectl, pods, files, missing, is_secured=is_secured(snapshot.cluster))
     lines = [f"  {name}: {why}" for name, why in sorted(missing.items())] or ["  nothing"]
     files.put_text(
         "README.txt",
@@ -158,9 +158,15 @@ def _without_errors(
 
 
 def _put_pods(
-    kubectl: Kubectl, pods: list[Document], files: _Files, missing: dict[str, str]
+    kubectl: Kubectl,
+    pods: list[Document],
+    files: _Files,
+    missing: dict[str, str],
+    *,
+    is_secured: bool,
 ) -> None:
-    """Logs of every container, and what the process in it says of itself."""
+    """Logs of every container, and what the process in it says of itself, if it asks for no
+    certificate."""
     calls: dict[str, Callable[[], Any]] = {}
     for pod in pods:
         name = pod["metadata"]["name"]
@@ -173,7 +179,7 @@ def _put_pods(
                     timestamps="true", tailLines=LOG_LINES_MAX, limitBytes=LOG_BYTES_MAX,
                     previous=str(is_previous).lower(),
                 )  # fmt: skip
-        for path in _STATISTICS:
+        for path in () if is_secured else _STATISTICS:
             port = _find_admin_port(pod)
             if port is not None:
                 where = f"{root}/http:{quote(name)}:{port}/proxy{path}"

@@ -44,6 +44,10 @@ _PATTERNS: Final = (
     # PEM blocks, also with their line feeds escaped, as in JSON.
     (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(-----END [A-Z ]*PRIVATE KEY-----|$)", re.S),
      REDACTED),
+    # The same in base64, as Secrets have it; a certificate begins alike, and goes as well.
+    (re.compile(r"LS0tLS1CRUdJTi[A-Za-z0-9+/=_-]*"), REDACTED),
+    # An API token of ours: its id is no secret, and says whose it was.
+    (re.compile(r"dur1_([a-z2-7]{16})_\w+"), rf"dur1_\1_{REDACTED}"),
     (re.compile(r"\b(Bearer|Basic)\s+[A-Za-z0-9._~+/=-]{6,}", re.I), rf"\1 {REDACTED}"),
     (re.compile(r"\beyJ[A-Za-z0-9_-]{6,}\.[A-Za-z0-9_-]{6,}(\.[A-Za-z0-9_-]*)?"), REDACTED),
     (re.compile(r"\b(AKIA|ASIA)[A-Z0-9]{16}\b"), REDACTED),
