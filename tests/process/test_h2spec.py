@@ -6,6 +6,8 @@ otherwise is listed with its reason: a case that is not in the list fails the te
 that is mended. The tool breaks rules in the middle of a request, and an answer that is there before
 would hide what is said of them: so it asks for news of a log without any, which takes a while.
 As a POST that is refused at once: the cases that depend on it have a path that needs its body.
+No case of a server that follows the standard waits for a time limit of the tool's: that is as long
+as a hang. How long a case may take is asserted here, without what the machine did not give.
 
 Source: docs/testing.md "The REST contract".
 """
@@ -15,6 +17,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -28,6 +31,7 @@ from tests.cache import cache_folder
 from tests.process.cluster import LocalCluster, running_plain_cluster
 from tests.process.times import HANG_S
 from tests.requirements import Need, leave_out
+from tests.ticker import Ticker, running_ticker
 
 MODULE: Final = "github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatible"
 CASE_COUNT: Final = 145
@@ -63,6 +67,12 @@ BODY_PATH: Final = "/v1/namespaces/default/logs/http2:truncate"
 
 HEADER_BYTES: Final = 220_000
 """h2spec makes five such headers of it where a frame is to be too large: more than our 1 MiB."""
+
+SILENCE_S: Final = 30
+"""For how long h2spec waits for a frame."""
+
+CASE_S: Final = 5.0
+"""The product's part of a case: 0.6 s at most beside twenty busy processes."""
 
 
 @pytest.fixture(scope="module")
@@ -103,9 +113,12 @@ def test_http2_is_as_the_standard_says(
     url = cluster.state()[side]
     answer = httpx.get(url + PATH)
     assert (answer.status_code, answer.elapsed.total_seconds() >= 0.2) == (200, True), answer.text
-    failed = find_failures(h2spec, f"{url}{PATH}", tmp_path)
-    failed = {case: cause for case, cause in failed.items() if case not in BODY_CASES.values()}
-    failed |= find_failures(h2spec, f"{url}{BODY_PATH}", tmp_path, *BODY_CASES)
+    with running_ticker(tmp_path) as ticker:
+        failed = find_failures(ticker, h2spec, f"{url}{PATH}", tmp_path)
+        failed = {case: cause for case, cause in failed.items() if case not in BODY_CASES.values()}
+        failed |= find_failures(ticker, h2spec, f"{url}{BODY_PATH}", tmp_path, *BODY_CASES)
+    if find_doubts(failed):
+        print(show_statistics(cluster, side))
     print(f"{side}: {CASE_COUNT - len(failed)} of {CASE_COUNT}")
     assert not find_doubts(failed)
 
@@ -122,20 +135,38 @@ def find_doubts(failed: Causes) -> Causes:
     return unexpected | dict.fromkeys(sorted(mended), "passes, though it is in the list")
 
 
-def find_failures(h2spec: Path, url: str, folder: Path, *cases: str) -> Causes:
-    """The cases that fail in one run of these, or of all."""
+def show_statistics(cluster: LocalCluster, side: str) -> str:
+    """What the process of this port counts: what it waited for, where an answer did not come."""
+    node = {"write_url": "writeproxy-0", "read_url": "readproxy-0"}[side]
+    return httpx.get(f"{cluster.process(node)['admin_url']}/v1/statistics", timeout=HANG_S).text
+
+
+def find_failures(ticker: Ticker, h2spec: Path, url: str, folder: Path, *cases: str) -> Causes:
+    """The cases that fail in one run of these, or of all, and those that take too long."""
     address = urlsplit(url)
     report = folder / "report.xml"
     command = [str(h2spec), "--host", str(address.hostname), "--port", str(address.port)]
     command += ["--path", url.removeprefix(f"{address.scheme}://{address.netloc}")]
-    command += ["--timeout", "5", "--max-header-length", str(HEADER_BYTES), "--verbose"]
+    command += ["--timeout", str(SILENCE_S), "--max-header-length", str(HEADER_BYTES), "--verbose"]
     command += ["--junit-report", str(report), *cases]
-    ran = subprocess.run(command, timeout=150, check=False, capture_output=True, text=True)
+    began_s = time.monotonic()
+    ran = subprocess.run(command, timeout=HANG_S, check=False, capture_output=True, text=True)
     assert report.exists(), ran.stderr
     found = read_report(report)
     assert found.case_count == (len(cases) or CASE_COUNT), ran.stdout[-500:]
     print(find_frames(ran.stdout))
-    return found.failed
+    print(f"{max(found.took_s):.1f} s for the slowest case")
+    return found.failed | find_slow(ticker, began_s, found)
+
+
+def find_slow(ticker: Ticker, began_s: float, found: Report) -> Causes:
+    """The cases whose own part took too long: they run one after another."""
+    slow: Causes = {}
+    for case, took_s in zip(found.cases, found.took_s, strict=True):
+        if took_s > CASE_S and ticker.product_s(began_s, began_s + took_s) > CASE_S:
+            slow[case] = f"took {took_s:.1f} s"
+        began_s += took_s
+    return slow
 
 
 def find_frames(told: str) -> str:
@@ -157,20 +188,29 @@ def find_frames(told: str) -> str:
 class Report(NamedTuple):
     """What h2spec wrote of one run."""
 
-    case_count: int
+    cases: list[str]
+    """In the order in which they ran; two may have one name."""
+    took_s: list[float]
     failed: Causes
+
+    @property
+    def case_count(self) -> int:
+        """How many there are."""
+        return len(self.cases)
 
 
 def read_report(path: Path) -> Report:
     """Every case, and the causes of those that failed."""
-    cases = list(ElementTree.parse(path).getroot().iter("testcase"))
-    failed = {}
-    for case in cases:
+    found = Report([], [], {})
+    for case in ElementTree.parse(path).getroot().iter("testcase"):
+        name = f"{case.get('package')}: {case.get('classname')}"
+        found.cases.append(name)
+        found.took_s.append(float(case.get("time", 0)))
         faults = [" ".join("".join(fault.itertext()).split())
                   for kind in ("failure", "error") for fault in case.iter(kind)]  # fmt: skip
         if faults:
-            failed[f"{case.get('package')}: {case.get('classname')}"] = "; ".join(faults)
-    return Report(len(cases), failed)
+            found.failed[name] = "; ".join(faults)
+    return found
 
 
 ONE_EXCEPTION: Final = next(iter(EXCEPTIONS))
@@ -197,14 +237,26 @@ def test_the_cause_of_a_failure_is_told(tmp_path: Path) -> None:
         <testcase package="http2/4.2" classname="Sends a large frame" time="0.1">
           <failure>GOAWAY frame\nConnection closed</failure>
           <error>what came: timeout</error></testcase>
-        <testcase package="http2/4.3" classname="Sends none" time="0.1"></testcase>
+        <testcase package="http2/4.3" classname="Sends none" time="5.7"></testcase>
         <testcase package="http2/4.3" classname="Is left out"><skipped></skipped></testcase>
         </testsuite></testsuites>"""
     )
     found = read_report(report)
     cause = "GOAWAY frame Connection closed; what came: timeout"
-    assert found == Report(3, {"http2/4.2: Sends a large frame": cause})
+    cases = ["http2/4.2: Sends a large frame", "http2/4.3: Sends none", "http2/4.3: Is left out"]
+    assert found == Report(cases, [0.1, 5.7, 0.0], {cases[0]: cause})
     assert cause in str(find_doubts(found.failed))
+
+
+@pytest.mark.parametrize(("stall", "slow"), [((0.0, 0.2), {"b"}), ((2.0, 3.0), set())])
+def test_a_case_that_takes_too_long_without_a_stall_of_the_machine_is_told(
+    stall: tuple[float, float], slow: set[str]
+) -> None:
+    ticker = Ticker()
+    for kind in ("cpu", "disk"):
+        ticker.note(kind, 100 + stall[0], 100 + stall[1])
+        ticker.note(kind, 120.0, 120.0)
+    assert find_slow(ticker, 100.0, Report(["a", "b"], [0.3, 5.7], {})).keys() == slow
 
 
 def test_the_frames_of_a_case_that_failed_are_told() -> None:
