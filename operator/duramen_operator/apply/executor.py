@@ -25,6 +25,7 @@ from duramen_operator.plan.steps import (
     Restart,
     Status,
     Step,
+    Stop,
 )
 from duramen_operator.typed.client import TypedClient
 from duramen_operator.typed.events import report_event
@@ -160,7 +161,7 @@ def _rests_on_the_list(step: Step) -> bool:
     Every other change names the state that it was planned for, so it is refused when that is over.
     """
     is_made_anew = isinstance(step, Apply) and step.uid is None
-    return is_made_anew or isinstance(step, Call | Restart)
+    return is_made_anew or isinstance(step, Call | Restart | Stop)
 
 
 def _note_refusal(outcome: PlanOutcome, step: Step, problem: Problem) -> None:
@@ -193,6 +194,12 @@ async def _do(step: Step, versions: Versions, doing: Doing) -> None:
                 await doing.admin.take(step.question)
             doing.check()
             await kube.evict(step.about, step.uid, step.resource_version)
+        case Stop():
+            if step.question is not None:
+                await doing.admin.take(step.question)
+            doing.check()
+            change = Apply(step.manifest, step.uid)
+            _note(versions, change, await kube.apply(_as_seen(step.manifest, change, versions)))
         case Event():
             await report_event(doing.typed, step, kube.namespace)
         case _:

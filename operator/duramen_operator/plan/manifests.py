@@ -36,15 +36,19 @@ def make_manifest(
     name: str,
     labels: Mapping[str, str],
     owner: KubeObject,
+    annotations: Mapping[str, str] | None = None,
     **sections: Any,
 ) -> Json:
     """A manifest with labels, its one owner, and no empty fields.
 
     Args:
         kind: apiVersion and kind.
+        annotations: beside the digest.
         sections: what stands beside the metadata, as `spec` or `data`.
     """
     metadata = {"name": name, "labels": dict(labels), "ownerReferences": [refer_to(owner)]}
+    if annotations:
+        metadata["annotations"] = dict(annotations)
     plain = {"apiVersion": kind[0], "kind": kind[1], "metadata": metadata, **prune(sections)}
     return _with_digest(plain)
 
@@ -63,7 +67,8 @@ def _with_digest(manifest: Json) -> Json:
     """The manifest with the digest of what it says."""
     text = json.dumps(manifest, sort_keys=True, separators=(",", ":"))
     digest = hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_LENGTH]
-    metadata = {**manifest["metadata"], "annotations": {MANIFEST_ANNOTATION: digest}}
+    own = {**manifest["metadata"].get("annotations", {}), MANIFEST_ANNOTATION: digest}
+    metadata = {**manifest["metadata"], "annotations": own}
     return {**manifest, "metadata": metadata}
 
 

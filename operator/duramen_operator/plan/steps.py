@@ -106,7 +106,21 @@ class Restart:
     question: Json | None = None
 
 
-Step = Apply | Delete | Patch | Call | Status | Event | Restart
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Has a StatefulSet make one bookie less, for good: applied to the state that was observed.
+
+    `about`: the Bookie. `question`: what the cluster is asked for a grant by, right before; it is
+    not stopped without. None: nobody is asked, since it holds nothing and does not run.
+    """
+
+    about: Ref
+    manifest: Json
+    uid: str
+    question: Json | None = None
+
+
+Step = Apply | Delete | Patch | Call | Status | Event | Restart | Stop
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,9 +48,8 @@ class BookieSetSpec(Part):
             strict=True,
             ge=0,
             le=1000,
-            description="How many bookies, spread evenly over the cluster's domains. A log with 3 "
-            "copies needs 3. Fewer than there are is refused for now (condition Progressing, "
-            "reason NotYetSupported): their data would have to move first.",
+            description="How many bookies stay, spread evenly over the cluster's domains. A log "
+            "with 3 copies needs 3. If there are more, the others are drained and removed.",
         ),
     ] = 3
     journal: Annotated[
@@ -90,8 +89,9 @@ class BookieSetSpec(Part):
     claims: Annotated[
         Literal["Retain", "Delete"],
         Field(
-            description="What becomes of the volumes' claims when the set is deleted. Retain: they "
-            "stay, with the data. Delete: they go, and the data with them."
+            description="What becomes of the volumes' claims when the set is deleted, or a bookie "
+            "of it removed. Retain: they stay, with the data. Delete: they go, and the data with "
+            "them."
         ),
     ] = "Retain"
 
@@ -132,8 +132,8 @@ class BookieSpec(Part):
         bool,
         Field(
             strict=True,
-            description="Move its data elsewhere, then let it go. Refused for now (reason "
-            "NotYetSupported).",
+            description="Move its data elsewhere, then let it go. Another bookie takes its place, "
+            "unless `replicas` of its set falls as well.",
         ),
     ] = False
     repair_action: Annotated[
@@ -145,6 +145,10 @@ class BookieSpec(Part):
     ] = "None"
 
 
+Removal = Literal["", "Draining", "Stopping", "Cancelling"]
+"""What the operator has begun, or takes back, to remove a bookie."""
+
+
 class BookieResourceStatus(ResourceStatus):
     """What a bookie is and holds."""
 
@@ -153,6 +157,14 @@ class BookieResourceStatus(ResourceStatus):
     ] = ""
     incarnation: Annotated[
         str, Field(max_length=64, description="Names what is on its disks; new disks, new name.")
+    ] = ""
+    removal: Annotated[
+        Removal,
+        Field(description="What the operator has begun to remove it: it writes this before."),
+    ] = ""
+    removal_by: Annotated[
+        Literal["", "name", "replicas"],
+        Field(description="Why it was begun: decommission, or too many for the set's replicas."),
     ] = ""
     region: Annotated[str, Field(max_length=253, description="Region that it says it is in.")] = ""
     zone: Annotated[str, Field(max_length=253, description="Zone that it says it is in.")] = ""

@@ -104,16 +104,16 @@ def test_journal_and_entries_have_claims_of_their_own_that_stay() -> None:
 
 
 @pytest.mark.parametrize("wanted", [0, 1, 4])
-def test_fewer_bookies_are_refused(wanted: int) -> None:
+def test_fewer_bookies_are_told_and_nothing_is_done_while_nobody_answers(wanted: int) -> None:
     world = make_world(replicas=5)
     sizes = read_sizes(world)
     world.change("BookieSet", "bookies", replicas=wanted)
     world.converge()
     assert read_sizes(world) == sizes
     reason, message = read_progress(world)
-    assert reason == "NotYetSupported"
-    assert "set replicas to 5" in message
-    assert world.condition("LogCluster", "main", "Progressing")["reason"] == "NotYetSupported"
+    assert reason == "Blocked"
+    assert "the cluster does not answer" in message
+    assert world.condition("LogCluster", "main", "Progressing")["reason"] == "Blocked"
     world.change("BookieSet", "bookies", replicas=6)
     world.converge()
     assert sum(read_sizes(world).values()) == 6
@@ -135,7 +135,7 @@ def test_disks_that_are_there_bring_their_bookies_back() -> None:
     again = World(make_cluster(domains=make_domains(1, 3)), make_bookie_set(replicas=3), *claims)
     again.converge()
     assert Counter(read_sizes(again).values()) == {2: 3}
-    assert read_progress(again)[0] == "NotYetSupported"
+    assert read_progress(again)[0] == "Blocked"
 
 
 def test_bookies_of_a_zone_that_is_not_named_any_more_stay() -> None:
@@ -200,12 +200,12 @@ def test_a_changed_template_waits_for_people() -> None:
 
 def test_intents_of_a_bookie_are_refused_and_stay_written() -> None:
     world = make_world()
-    world.change("Bookie", "bookies-r0-r0-k0-0", decommission=True)
+    world.change("Bookie", "bookies-r0-r0-k0-0", repairAction="ReplaceDisk")
     world.converge()
     found = world.condition("Bookie", "bookies-r0-r0-k0-0", "Progressing")
     assert (found["status"], found["reason"]) == ("False", "NotYetSupported")
-    assert "decommission" in found["message"]
-    assert world.find("Bookie", "bookies-r0-r0-k0-0")["spec"]["decommission"] is True
+    assert "repairAction" in found["message"]
+    assert world.find("Bookie", "bookies-r0-r0-k0-0")["spec"]["repairAction"] == "ReplaceDisk"
 
 
 def test_two_domains_with_one_name_are_refused_before_anything_is_made() -> None:

@@ -129,7 +129,7 @@ def test_who_registered_stays_and_so_does_everybody_below() -> None:
     do(world, view)
     assert sizes(world) == {"bookies": 5}
     told = world.condition("BookieSet", "bookies", "Progressing")
-    assert told["reason"] == "NotYetSupported"
+    assert told["reason"] == "Blocked"
     check_rest(world, view)
 
 

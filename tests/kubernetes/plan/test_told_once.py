@@ -76,7 +76,7 @@ def test_of_clusters_that_are_refused_or_missing() -> None:
     refusals = {name_own("Bookie", "bookies-0"): Problem("Forbidden", "quota")}
     assert "ApplyRefused" in check_twice(world.observe(refusals=refusals), CLUSTER_NOW)
     world.change("BookieSet", "bookies", replicas=1)
-    assert check_twice(world.observe(), CLUSTER_NOW) == {"NotYetSupported"}
+    assert check_twice(world.observe(), CLUSTER_NOW) == {"Blocked"}
     world.change("LogCluster", "main", zookeeper={"members": 4})
     assert check_twice(world.observe(), CLUSTER_NOW) == {"InvalidSpec"}
     assert check_twice(World(make_bookie_set()).observe(), CLUSTER_NOW) == {"ClusterMissing"}

@@ -28,6 +28,7 @@ from duramen_operator.plan.steps import (
     Restart,
     Status,
     Step,
+    Stop,
 )
 from duramen_operator.resources.conditions import first_conditions
 
@@ -106,6 +107,8 @@ class World:
                     self.calls.append(step)
                 case Patch():
                     self._patch(step)
+                case Stop():
+                    self._apply(Apply(step.manifest, step.uid))
                 case Restart():
                     metadata = self.objects[step.about]["metadata"]
                     assert metadata["uid"] == step.uid

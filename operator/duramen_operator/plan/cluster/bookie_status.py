@@ -21,6 +21,9 @@ from duramen_operator.plan.cluster.spread import DomainShare
 from duramen_operator.plan.conditions import Said, Truth, report
 from duramen_operator.plan.evictions.lives import serves
 from duramen_operator.plan.observed import Json, KubeObject, Observed, Ref
+from duramen_operator.plan.removal.course import record_cause, record_next
+from duramen_operator.plan.removal.record import read_removal
+from duramen_operator.plan.removal.words import judge_removal, judge_removals
 from duramen_operator.plan.steps import Event, Status
 from duramen_operator.resources import BookieResourceStatus, BookieSetStatus
 from duramen_operator.resources.conditions import (
@@ -43,14 +46,14 @@ _CONDITION_FIELDS = frozenset({"observedGeneration", "conditions"})
 def report_set(own: SetFrame, impossible: Sequence[str], now: datetime) -> Iterator[Status | Event]:
     """The status of a BookieSet."""
     observed = own.frame.observed
-    names = [name for share in own.shares for name in share.bookies]
+    names = own.present
     running = [name for name in names if observed.find("Pod", name) is not None]
     ready = [name for name in names if serves(observed, name)]
     selector = make_selector(own.frame.name, BOOKIE) | {BOOKIE_SET_LABEL: own.bookie_set.name}
     status = BookieSetStatus(
         replicas=len(running),
         ready_replicas=len(ready),
-        draining=sum(_is_draining(own.frame, name) for name in names),
+        draining=len(own.leaving),
         selector=",".join(f"{key}={value}" for key, value in selector.items()),
         stateful_sets=list_sets(own),
     )
@@ -76,6 +79,8 @@ def report_bookie(
         identity=str(row.get("duty") or _recall(item, "identity", is_gone=_is_listed(observed))),
         # Who was registered once is a bookie for good, whoever answers and whatever they know.
         incarnation=str(row.get("incarnation") or _recall(item, "incarnation")),
+        removal=record_next(own, item),
+        removal_by=record_cause(own, item),
         region=share.region,
         zone=share.zone or item.name,
         node=str(pod.spec.get("nodeName") or "") if pod is not None else "",
@@ -186,7 +191,7 @@ def judge_scale_down(frame: ClusterFrame, names: Sequence[str]) -> Said:
     if not empty:
         return Said(kind, "False", "CopiesHeld", "each of them holds copies, which would be missed")
     shown = ", ".join(empty[:NAMES_SHOWN_MAX])
-    return Said(kind, "True", "Empty", f"no copy lies on {shown}; the operator removes none yet")
+    return Said(kind, "True", "Empty", f"no copy lies on {shown}")
 
 
 def _judge_progress(own: SetFrame, impossible: Sequence[str], ready: int, wanted: int) -> Said:
@@ -199,6 +204,9 @@ def _judge_progress(own: SetFrame, impossible: Sequence[str], ready: int, wanted
     if refusals:
         message = "; ".join(refusals)
         return Said(PROGRESSING, "False", NOT_YET_SUPPORTED, message, is_event=True)
+    removals = judge_removals(own)
+    if removals is not None:
+        return removals
     if ready < wanted:
         return Said(PROGRESSING, "True", "BookiesStart", f"{wanted - ready} bookies are starting")
     return Said(PROGRESSING, "False", "Settled", "nothing is left to be done")
@@ -206,9 +214,10 @@ def _judge_progress(own: SetFrame, impossible: Sequence[str], ready: int, wanted
 
 def _find_refused_step(own: SetFrame) -> str:
     """What the API server refused of the set's objects in the last pass."""
-    names = {*list_sets(own), *(name for share in own.shares for name in share.bookies)}
+    names = {*list_sets(own), *own.present}
     for ref, problem in sorted(own.frame.observed.refusals.items(), key=lambda item: item[0]):
-        if ref.name in names and ref.kind in {"StatefulSet", "Bookie"}:
+        is_about_bookie = ref.kind == "Bookie" and not read_removal(own.frame.observed, ref.name)
+        if ref.name in names and (ref.kind == "StatefulSet" or is_about_bookie):
             return format_refusal(ref, problem.code, problem.message)
     return ""
 
@@ -227,22 +236,15 @@ def _judge_bookie_ready(own: SetFrame, name: str, pod: KubeObject | None) -> Sai
 
 
 def _judge_intents(own: SetFrame, item: KubeObject) -> Said:
-    asked = []
-    if item.spec.get("decommission"):
-        asked.append("decommission")
     if item.spec.get("repairAction", "None") != "None":
-        asked.append("repairAction")
-    if asked:
-        message = f"{' and '.join(asked)}: not done by the operator yet; take it back"
+        message = "repairAction: not done by the operator yet; take it back"
         return Said(PROGRESSING, "False", NOT_YET_SUPPORTED, message, is_event=True)
+    removal = judge_removal(own, item)
+    if removal is not None:
+        return removal
     if item.name in find_outdated(own):
         message = "it runs as before the last change: delete its pod while EvictionsAllowed is True"
         return Said(PROGRESSING, "False", NOT_YET_SUPPORTED, message)
     if not serves(own.frame.observed, item.name):
         return Said(PROGRESSING, "True", "Starting", "it is starting")
     return Said(PROGRESSING, "False", "Settled", "nothing is left to be done")
-
-
-def _is_draining(frame: ClusterFrame, name: str) -> bool:
-    row = (frame.observed.admin.bookies or {}).get(name, {})
-    return row.get("duty") in {"draining", "leaving"}

@@ -1,8 +1,8 @@
 """Bookies: a StatefulSet for each failure domain of a BookieSet, pinned there, and told so.
 
-The operator makes bookies and never stops one: StatefulSets are updated OnDelete, replicas only
-grow, claims stay; a pod beyond the wish that never registered is no bookie. A bookie always
-knows its place: its domain's region and zone, or, on a cluster without domains, a rack of its own.
+Nobody is stopped in passing: StatefulSets are updated OnDelete, and make one bookie less only
+where `plan.removal` has a grant for it; a pod beyond the wish that never registered is no bookie. A
+bookie knows its place: its domain's region and zone, or, without domains, a rack of its own.
 Called by `plan`. Pure. Source: docs/kubernetes/concepts.md "Places".
 """
 
@@ -21,6 +21,7 @@ from duramen_operator.names import (
     NODE_REGION_LABEL,
     NODE_ZONE_LABEL,
     REGION_LABEL,
+    REMOVAL_ANNOTATION,
     ZONE_LABEL,
     make_selector,
     name_bookie_service,
@@ -46,6 +47,8 @@ from duramen_operator.plan.cluster.spread import (
 )
 from duramen_operator.plan.manifests import make_manifest
 from duramen_operator.plan.observed import Json, KubeObject, Ref
+from duramen_operator.plan.removal.choice import choose_leaving
+from duramen_operator.plan.removal.record import STOPPING, read_removal
 from duramen_operator.plan.steps import Call, Delete
 from duramen_operator.resources import BookieSet, BookieSetSpec
 from duramen_operator.resources.reading import parse_as
@@ -63,11 +66,14 @@ class SetFrame:
     bookie_set: KubeObject
     spec: BookieSetSpec
     shares: tuple[DomainShare, ...]
+    leaving: frozenset[str] = frozenset()
+    """Those of its bookies that are to go."""
 
     @property
-    def count(self) -> int:
-        """How many bookies there are to be."""
-        return sum(share.count for share in self.shares)
+    def present(self) -> tuple[str, ...]:
+        """Bookies that are to run now: all but those that are stopped for good."""
+        names = (name for share in self.shares for name in share.bookies)
+        return tuple(n for n in names if read_removal(self.frame.observed, n) != STOPPING)
 
 
 def read_set(frame: ClusterFrame, bookie_set: KubeObject) -> SetFrame:
@@ -81,7 +87,9 @@ def read_set(frame: ClusterFrame, bookie_set: KubeObject) -> SetFrame:
     shares = share_out(
         frame.observed, bookie_set, domains, spec.replicas, is_apart=frame.is_secured
     )
-    return SetFrame(frame, bookie_set, spec, shares)
+    is_clear = bool(domains) or not frame.spec.domains
+    leaving = choose_leaving(frame.observed, shares, spec.replicas) if is_clear else frozenset()
+    return SetFrame(frame, bookie_set, spec, shares, leaving)
 
 
 def make_service(frame: ClusterFrame) -> Json:
@@ -106,10 +114,12 @@ def make_bookies(own: SetFrame) -> Iterator[Json]:
     """The StatefulSets of a set, and an object for each of its bookies."""
     for share in own.shares:
         for group in share.groups:
-            yield _make_group(own, share, group, len(group.bookies))
+            replicas = _count_made(own, share, group)
+            if replicas is not None:
+                yield make_group(own, share, group, replicas)
         for group in share.idle_groups:
             if own.frame.observed.find("StatefulSet", group.name) is not None:
-                yield _make_group(own, share, group, 0)
+                yield make_group(own, share, group, 0)
         for bookie in share.bookies:
             yield make_manifest(
                 (API_VERSION, "Bookie"),
@@ -120,7 +130,7 @@ def make_bookies(own: SetFrame) -> Iterator[Json]:
             )
 
 
-def plan_removal(own: SetFrame) -> Iterator[Delete]:
+def drop_strangers(own: SetFrame) -> Iterator[Delete]:
     """The objects of what is no bookie; the claims stay."""
     for name in (name for share in own.shares for name in share.strangers):
         item = own.frame.observed.find("Bookie", name)
@@ -145,17 +155,12 @@ def plan_weights(own: SetFrame) -> Iterator[Call]:
 
 def find_refusals(own: SetFrame) -> Iterator[str]:
     """What is wished of a set and not done, for people."""
-    observed, wanted = own.frame.observed, own.spec.replicas
-    if own.count > wanted:
-        yield (
-            f"bookies are not removed yet: {own.count} there are (pods or disks with data), "
-            f"{wanted} are wished; set replicas to {own.count}"
-        )
+    observed = own.frame.observed
     for share in own.shares:
         if share.count and not share.is_declared:
             yield (
                 f"{share.place} is not among the cluster's domains any more, and the "
-                f"{share.count} bookies there stay: name it again"
+                f"{share.count} bookies there stay: name it again, or have them go by replicas"
             )
         sets = (observed.find("StatefulSet", group.name) for group in share.groups)
         found = next((one for one in sets if one is not None), None)
@@ -211,7 +216,29 @@ def _make_labels(own: SetFrame, share: DomainShare) -> dict[str, str]:
     }
 
 
-def _make_group(own: SetFrame, share: DomainShare, group: BookieGroup, replicas: int) -> Json:
+def _list_stopped(own: SetFrame, group: BookieGroup) -> list[str]:
+    return [name for name in group.bookies if read_removal(own.frame.observed, name) == STOPPING]
+
+
+def _count_made(own: SetFrame, share: DomainShare, group: BookieGroup) -> int | None:
+    """How many bookies a StatefulSet makes; those that are to be stopped as long as it does. None:
+    it is to be gone, or is gone with its last one."""
+    stopped = _list_stopped(own, group)
+    most, least = len(group.bookies), len(group.bookies) - len(stopped)
+    found = own.frame.observed.find("StatefulSet", group.name)
+    if found is None:
+        return None if share.is_apart and stopped else least
+    return max(least, min(most, int(found.spec.get("replicas", 1)))) if stopped else most
+
+
+def make_group(own: SetFrame, share: DomainShare, group: BookieGroup, replicas: int) -> Json:
+    """The StatefulSet of some bookies, which makes the first ones of them.
+
+    Those that are to be stopped for good stand in an annotation: when that is taken back, whoever
+    would still stop one meets another state of the StatefulSet.
+    """
+    stopped = _list_stopped(own, group)
+    marks = {REMOVAL_ANNOTATION: ",".join(stopped)} if stopped else {}
     labels = _make_labels(own, share)
     # Of StatefulSets with one selector each would take the others' pods for its own, if left alone.
     apart = {BOOKIE_LABEL: group.bookies[0]} if share.is_apart else {}
@@ -240,7 +267,7 @@ def _make_group(own: SetFrame, share: DomainShare, group: BookieGroup, replicas:
         ],
     }
     kind = ("apps/v1", "StatefulSet")
-    made = make_manifest(kind, group.name, labels, own.bookie_set, spec=spec)
+    made = make_manifest(kind, group.name, labels, own.bookie_set, annotations=marks, spec=spec)
     return keep_claims(made, own.frame.observed.find("StatefulSet", group.name))
 
 

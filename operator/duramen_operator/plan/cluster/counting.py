@@ -52,10 +52,11 @@ def count_by_domain(sets: Iterable[SetFrame]) -> tuple[BookieCount, ...]:
     wanted: Counter[tuple[str, str]] = Counter()
     ready: Counter[tuple[str, str]] = Counter()
     for own in sets:
+        present = frozenset(own.present)
         for share in own.shares:
-            place = (share.region, share.zone)
-            wanted[place] += share.count
-            ready[place] += sum(serves(own.frame.observed, name) for name in share.bookies)
+            place, names = (share.region, share.zone), present & frozenset(share.bookies)
+            wanted[place] += len(names)
+            ready[place] += sum(serves(own.frame.observed, name) for name in names)
     return tuple(
         BookieCount(region=place[0], zone=place[1], wanted=wanted[place], ready=ready[place])
         for place in sorted(wanted)

@@ -27,6 +27,7 @@ from duramen_operator.plan.evictions.quorum import keep_running
 from duramen_operator.plan.evictions.restarts import plan_restarts, plan_update_strategy
 from duramen_operator.plan.manifests import is_foreign, plan_apply
 from duramen_operator.plan.observed import Json, KubeObject, Observed
+from duramen_operator.plan.removal.course import plan_course, plan_stops
 from duramen_operator.plan.steps import Apply, Delete, Event, Plan, Status, Step
 from duramen_operator.resources import ResourceError
 
@@ -53,7 +54,7 @@ def _plan(observed: Observed, now: datetime) -> Iterator[Step]:
         yield from plan_gates(observed, now)
         return
     sets, invalid = _read_sets(frame)
-    is_impossible = any(next(bookies.find_impossible(own), None) for own in sets)
+    is_impossible = any(map(_is_impossible, sets))
     is_whole = len(sets) == len(observed.list("BookieSet")) and not is_impossible
     evictions = judge_evictions(frame, sets, is_whole=is_whole)
     # First: whose version serves it stands there before that version changes anything.
@@ -68,6 +69,10 @@ def _plan(observed: Observed, now: datetime) -> Iterator[Step]:
     for step in (*budget, *plan_gates(observed, now), *_plan_parts(frame, sets, now)):
         if not is_waiting or isinstance(step, Status | Event):
             yield step
+
+
+def _is_impossible(own: SetFrame) -> bool:
+    return next(bookies.find_impossible(own), None) is not None
 
 
 def _plan_foundation(frame: ClusterFrame) -> Iterator[Step]:
@@ -112,6 +117,7 @@ def _plan_parts(frame: ClusterFrame, sets: Sequence[SetFrame], now: datetime) ->
     yield from _plan_services(frame)
     for own in sets:
         yield from _plan_set(own, now)
+    yield from plan_stops(frame, [own for own in sets if not _is_impossible(own)])
     yield from plan_restarts(frame)
 
 
@@ -137,16 +143,21 @@ def _plan_services(frame: ClusterFrame) -> Iterator[Step]:
 def _plan_set(own: SetFrame, now: datetime) -> Iterator[Step]:
     observed = own.frame.observed
     impossible = tuple(bookies.find_impossible(own))
+    let_go = set()
     if not impossible:
         for manifest in bookies.make_bookies(own):
             yield from plan_apply(observed, manifest)
-        yield from bookies.plan_removal(own)
+        yield from bookies.drop_strangers(own)
+        course = tuple(plan_course(own))
+        let_go = {step.about for step in course if isinstance(step, Delete)}
+        yield from course
         yield from bookies.plan_weights(own)
     yield from report_set(own, impossible, now)
     for share in own.shares:
         for name in share.bookies:
             item = observed.find("Bookie", name)
-            if item is not None and own.bookie_set.uid in item.owner_uids:
+            is_ours = item is not None and own.bookie_set.uid in item.owner_uids
+            if item is not None and is_ours and item.ref not in let_go:
                 yield from report_bookie(own, share, item, now)
 
 

@@ -36,6 +36,7 @@ from duramen_operator.plan.conditions import Said, report
 from duramen_operator.plan.evictions.quorum import find_lost_quorum, list_waiting
 from duramen_operator.plan.evictions.restarts import list_outdated
 from duramen_operator.plan.observed import KubeObject
+from duramen_operator.plan.removal.words import judge_removals
 from duramen_operator.plan.steps import Event, Status
 from duramen_operator.resources import LogClusterStatus
 from duramen_operator.resources.clusters import Endpoints, ServerCount
@@ -81,7 +82,7 @@ def report_cluster(
 ) -> Iterator[Status | Event]:
     """The status of a LogCluster."""
     counts, all_bookies = count_servers(frame), count_bookies(sets)
-    names = [name for own in sets for share in own.shares for name in share.bookies]
+    names = [name for own in sets for name in own.present]
     available = _judge_available(frame, counts, all_bookies)
     missing = _find_missing(counts, all_bookies, sets)
     is_whole = all_bookies.ready == all_bookies.wanted
@@ -218,6 +219,11 @@ def _judge_progress(
     if unsupported:
         message = "; ".join([*unsupported, *restarts])
         return Said(PROGRESSING, "False", NOT_YET_SUPPORTED, message, is_event=True)
+    removals = [said for own in sets if (said := judge_removals(own)) is not None]
+    if removals:
+        first = min(removals, key=lambda said: said.status == "True")
+        message = "; ".join([*(said.message for said in removals), *restarts])
+        return Said(PROGRESSING, first.status, first.reason, message, is_event=True)
     if restarts:
         return Said(PROGRESSING, "True", "Restarting", "; ".join(restarts))
     if missing:

@@ -34,7 +34,7 @@ _FORMS: Final = frozenset({"minAvailable", "maxUnavailable"})
 
 def list_wanted(frame: ClusterFrame, sets: Sequence[SetFrame]) -> list[str]:
     """Bookies that count: those that the spec wants, and those that run."""
-    wanted = {name for own in sets for share in own.shares for name in share.bookies}
+    wanted = {name for own in sets for name in own.present}
     return sorted({*wanted, *(pod.name for pod in list_bookie_pods(frame.observed))})
 
 

@@ -42,6 +42,12 @@ def is_serving(pod: KubeObject) -> bool:
     return _is_true(pod, "ContainersReady") and (ready.get("status") == "True" or is_held)
 
 
+def is_running(pod: KubeObject) -> bool:
+    """Whether a process runs in it, ready or not."""
+    statuses = pod.status.get("containerStatuses") or ()
+    return any("running" in (one.get("state") or {}) for one in statuses)
+
+
 def is_ready(observed: Observed, pod_name: str) -> bool:
     """Whether the pod of that name counts as healthy for a budget."""
     pod = observed.find("Pod", pod_name)

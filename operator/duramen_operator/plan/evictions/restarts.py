@@ -21,7 +21,7 @@ from duramen_operator.names import (
 )
 from duramen_operator.plan.cluster.frame import ClusterFrame
 from duramen_operator.plan.conditions import format_time
-from duramen_operator.plan.evictions.lives import find_pod_condition, is_serving
+from duramen_operator.plan.evictions.lives import find_pod_condition, is_running, is_serving
 from duramen_operator.plan.observed import Json, KubeObject, Ref
 from duramen_operator.plan.steps import Call, Patch, Restart, Status
 
@@ -70,7 +70,7 @@ class _Workload:
 def plan_restarts(frame: ClusterFrame) -> Iterator[Call | Restart | Status]:
     """The next step towards pods that run as their StatefulSets say; at most one pod is stopped."""
     admin = frame.observed.admin
-    own = [one for one in admin.disruptions or () if one.get("holder") == name_holder(frame)]
+    own = [one for one in admin.disruptions or () if _is_ours(frame, one)]
     workloads = list(_list_workloads(frame))
     for grant in own:
         yield from _go_on(frame, workloads, grant)
@@ -100,7 +100,7 @@ def list_outdated(frame: ClusterFrame) -> tuple[str, ...]:
 def has_broken_members(frame: ClusterFrame) -> bool:
     """Whether members of ZooKeeper do not run, and would by their StatefulSet."""
     return any(
-        not _is_running(pod)
+        not is_running(pod)
         for workload in _list_workloads(frame)
         if workload.component == ZOOKEEPER
         for pod in workload.outdated
@@ -134,6 +134,12 @@ def make_token(frame: ClusterFrame, pod: KubeObject) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:_TOKEN_DIGITS]
 
 
+def _is_ours(frame: ClusterFrame, grant: Json) -> bool:
+    """Whether a grant was taken here; `plan.removal` takes those of bookies."""
+    component = str(grant.get("target")).partition("/")[0]
+    return component in _COMPONENTS and grant.get("holder") == name_holder(frame)
+
+
 def _list_workloads(frame: ClusterFrame) -> Iterator[_Workload]:
     observed = frame.observed
     for component in _COMPONENTS:
@@ -151,12 +157,6 @@ def _is_of_another(pod: KubeObject, revision: object) -> bool:
     return bool(runs) and runs != revision
 
 
-def _is_running(pod: KubeObject) -> bool:
-    """Whether a process runs in it, ready or not."""
-    statuses = pod.status.get("containerStatuses") or ()
-    return any("running" in (one.get("state") or {}) for one in statuses)
-
-
 def _may_be_mended(workload: _Workload, pod: KubeObject) -> bool:
     """Whether an outdated pod does not serve and may be stopped without asking, the next one only
     when the one before is there again.
@@ -169,7 +169,7 @@ def _may_be_mended(workload: _Workload, pod: KubeObject) -> bool:
         return False
     count = len(workload.pods)
     needed = count // 2 + 1 if workload.component == ZOOKEEPER else count - 1
-    return not _is_running(pod) or workload.count_serving(but=pod) >= needed
+    return not is_running(pod) or workload.count_serving(but=pod) >= needed
 
 
 def _begin(

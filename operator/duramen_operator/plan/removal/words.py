@@ -1,0 +1,107 @@
+"""What is told of removals: which step is under way, or what blocks it, and the way out.
+
+Nothing here moves by itself: how many copies are left stands in figures. Called by
+`plan.cluster.bookie_status`. Pure. Source: docs/kubernetes/removal.md "What is said".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from duramen.core.duty import Duty
+from duramen_operator.plan.cluster.bookies import SetFrame
+from duramen_operator.plan.conditions import Said
+from duramen_operator.plan.observed import KubeObject
+from duramen_operator.plan.removal.course import has_room, know_set
+from duramen_operator.plan.removal.record import (
+    CANCELLING,
+    DRAINING,
+    STOPPING,
+    KnownBookies,
+    is_asked,
+    read_removal,
+)
+from duramen_operator.resources.conditions import PROGRESSING
+
+BLOCKED: Final = "Blocked"
+
+_STEPS: Final = {
+    DRAINING: "its copies move elsewhere",
+    STOPPING: "no segment names it any more, and it is stopped when a grant is given",
+    CANCELLING: "its removal is taken back",
+}
+_SHOWN_MAX: Final = 10
+
+
+def judge_removal(own: SetFrame, item: KubeObject) -> Said | None:
+    """What is told of a bookie; None: it is not removed, nor is that asked for."""
+    record = read_removal(own.frame.observed, item.name)
+    if not record and not is_asked(item) and item.name not in own.leaving:
+        return _judge_foreign_drain(own, item)
+    why = next(_list_blocks(own, item, know_set(own)), "")
+    if why:
+        return Said(PROGRESSING, "False", BLOCKED, why, is_event=True)
+    said = _STEPS.get(record, "it is going to be removed")
+    return Said(PROGRESSING, "True", record or DRAINING, said, is_event=True)
+
+
+def _judge_foreign_drain(own: SetFrame, item: KubeObject) -> Said | None:
+    duty = know_set(own).find_duty(item.name)
+    if duty in {None, Duty.SERVING}:
+        return None
+    message = f"somebody else drains it, or drained it: duramen drain {item.name} --cancel"
+    return Said(PROGRESSING, "False", "DrainedByOthers", message, is_event=True)
+
+
+def judge_removals(own: SetFrame) -> Said | None:
+    """What is told of a set: None where nobody of it is removed."""
+    told = []
+    for name in sorted({name for share in own.shares for name in share.bookies}):
+        item = own.frame.observed.find("Bookie", name)
+        said = None if item is None else judge_removal(own, item)
+        if said is not None:
+            told.append((name, said))
+    if not told:
+        return None
+    # What is blocked is told first: somebody has to do something.
+    told.sort(key=lambda one: (one[1].reason != BLOCKED, one[0]))
+    message = "; ".join(f"{name}: {said.message}" for name, said in told[:_SHOWN_MAX])
+    first = told[0][1]
+    return Said(PROGRESSING, first.status, first.reason, message, is_event=True)
+
+
+def _list_blocks(own: SetFrame, item: KubeObject, known: KnownBookies) -> Iterator[str]:
+    observed, name = own.frame.observed, item.name
+    record = read_removal(observed, name)
+    if name not in own.leaving and is_asked(item):
+        yield (
+            "bookies of a cluster with security: none share a StatefulSet, which has no gaps: take "
+            "decommission back, and lower replicas of the BookieSet: the last ones go"
+        )
+    if not observed.admin.is_reachable:
+        yield f"the cluster does not answer: {observed.admin.reason}"
+    elif not known.is_told:
+        yield "the cluster knows no bookie of this set: nothing is decided until it does"
+    problem = observed.refusals.get(item.ref)
+    if problem is not None:
+        yield f"{problem.code}: {problem.message}"
+    if record == DRAINING and known.find_row(name).get("state") == "absent":
+        yield (
+            "it does not serve, and nobody knows whether it obeys a drain: bring it back. If its "
+            "disks are gone for ever: duramen accept-loss; where status.copies is 0 nothing is lost"
+        )
+    is_asking = record == DRAINING and known.find_duty(name) is Duty.SERVING
+    if is_asking and not has_room(own, name):
+        yield (
+            "what lies on the bookies that go does not fit on the others with a tenth of them left "
+            "free, or nobody counted it yet: add bookies, or take another removal back"
+        )
+    if record == STOPPING and known.is_empty(name):
+        held = [str(one["target"]) for one in observed.admin.disruptions or ()]
+        others = sorted(target for target in held if target != f"bookie/{name}")
+        if others:
+            yield f"it waits for its turn: granted is {', '.join(others)}"
+        pod = observed.find("Pod", name)
+        if pod is not None and pod.is_leaving:
+            yield f"its pod does not end: kubectl delete pod {name} --force, if its node is gone"
