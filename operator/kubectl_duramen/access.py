@@ -170,6 +170,16 @@ class Kubectl:
         items: list[dict[str, Any]] = self.get(path, **query)["items"]
         return items
 
+    def merge(self, what: str, patch: dict[str, Any]) -> None:
+        """A JSON merge patch of an object of the namespace, such as `bookies.duramen.io/main-0`.
+
+        Raises:
+            AccessError: there is none, it may not be changed, or the API server refuses the change.
+        """
+        text = orjson.dumps(patch).decode()
+        where = f"--namespace={self.namespace}"
+        self._run("patch", what, where, "--type=merge", f"--patch={text}")
+
     def request_token(self, namespace: str, account: str, audience: str, life_s: int) -> str:
         """A new token of a service account, for this audience alone.
 

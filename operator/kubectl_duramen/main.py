@@ -19,15 +19,21 @@ from kubectl_duramen.access import AccessError
 from kubectl_duramen.records import append, read, token
 from kubectl_duramen.status import status
 from kubectl_duramen.support.report import report
+from kubectl_duramen.wishes.drains import cancel_drain, drain
+from kubectl_duramen.wishes.pauses import pause, resume
+from kubectl_duramen.wishes.why import why
 
 app = App(
     name="kubectl duramen",
-    help="Duramen clusters on Kubernetes: how they are, support bundles, append and read, tokens.",
+    help="Duramen clusters on Kubernetes: how they are and what they wait for, "
+    "support bundles, append and read, tokens, drains, pauses.",
     version=__version__,
     result_action="return_value",
     help_format=PLAIN,
 )
-for command in (status, report, append, read, token):
+for command in (
+    status, why, report, append, read, token, drain, cancel_drain, pause, resume,
+):  # fmt: skip
     app.command(command)
 unfold_help(app)
 

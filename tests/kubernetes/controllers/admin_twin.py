@@ -41,6 +41,7 @@ _NAMESPACE: Final = "/v1/namespaces/{ns}"
 _LOG: Final = "/v1/namespaces/{ns}/logs/{log}"
 _DISRUPTIONS: Final = "/v1/cluster/disruptions"
 _DISRUPTION: Final = _DISRUPTIONS + "/{token}"
+_BOOKIE: Final = "/v1/cluster/bookies/{bookie}"
 _BODY_BYTES_MAX: Final = 1 << 16
 _PAGE: Final = ("prefix", "start_after", "limit")
 
@@ -147,6 +148,8 @@ def _changes(state: TwinState) -> list[tuple[str, str, Work]]:
 
     return [
         *_disruption_changes(state),
+        ("POST", _BOOKIE + "/drain", lambda r, _: (200, state.drain_bookie(_bookie_of(r)))),
+        ("POST", _BOOKIE + "/cancel-drain", lambda r, _: (200, state.cancel_drain(_bookie_of(r)))),
         ("PUT", "/v1/grants", replace_grants),
         ("POST", _LOG + "/records", append),
         ("POST", _LOG + ":truncate", truncate),
@@ -217,7 +220,8 @@ def _reads(twin: AdminTwin) -> list[tuple[str, Read]]:
         (_NAMESPACE + "/logs", list_logs),
         ("/v1/namespaces", list_namespaces),
         ("/v1/cluster/owners", owners),
-        ("/v1/cluster/bookies", lambda _: {"bookies": state.bookies}),
+        ("/v1/cluster/bookies", lambda _: state.list_bookies()),
+        ("/v1/cluster/repair/bookies", lambda _: state.list_held()),
         (_DISRUPTIONS, lambda _: {"grants": state.disruptions}),
         ("/v1/cluster/disruptions/standing", lambda _: state.show_standing()),
         ("/v1/cluster/regions", regions),
@@ -281,6 +285,10 @@ def _check_up(twin: AdminTwin) -> None:
 
 def _answer(document: Answer, status: int) -> Response:
     return Response(orjson.dumps(document), status_code=status, media_type="application/json")
+
+
+def _bookie_of(request: Request) -> str:
+    return str(request.path_params["bookie"])
 
 
 def _namespace_of(request: Request) -> str:

@@ -63,6 +63,12 @@ class DeadlyProxy:
         self.silent_plurals: frozenset[str] = frozenset()
         """Kinds of whose changes no watch tells any more, whether it is open or begins."""
 
+    @property
+    def aimed_count(self) -> int:
+        """Requests since it was armed that the aim counts."""
+        with self._lock:
+            return self._count
+
     def arm(self, aim: Aim | None) -> None:
         """Count from here; None: never strike."""
         with self._lock:

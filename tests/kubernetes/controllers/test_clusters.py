@@ -142,11 +142,12 @@ def test_a_cluster_grows_and_never_shrinks(kwok_cluster: ClusterHandle) -> None:
         assert before.items() <= here.uids("pods").items()
 
         run("-n", here.namespace, "scale", "bks/main", "--replicas=4")
-        here.wait("BookieSet", "main", "False/NotYetSupported", "Progressing")
-        assert "set replicas to 7" in here.message("BookieSet", "main", "Progressing")
-        here.wait_event("main", "NotYetSupported")
+        # The twin knows no bookie, and so nobody knows what lies on them.
+        here.wait("BookieSet", "main", "False/Blocked", "Progressing")
+        assert "knows no bookie of this set" in here.message("BookieSet", "main", "Progressing")
+        here.wait_event("main", "Blocked")
         assert len(here.pods()) == 7
-        here.wait("LogCluster", "main", "False/NotYetSupported", "Progressing")
+        here.wait("LogCluster", "main", "False/Blocked", "Progressing")
 
         # It blocks nothing else.
         wider = {
@@ -374,7 +375,7 @@ def test_an_uninstall_leaves_nothing_but_claims_and_an_install_finds_them(
         assert here.uids("pvc") == claims
         here.install(replicas=1)
         # Three bookies have disks, so three come back, whatever the number says.
-        here.wait("BookieSet", "main", "False/NotYetSupported", "Progressing")
+        here.wait("BookieSet", "main", "False/Blocked", "Progressing")
         wait_for_objects(lambda: len(here.pods()) == 3, SETTLE_S, "three bookies")
         assert here.uids("pvc") == claims
 

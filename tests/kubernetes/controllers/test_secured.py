@@ -2,7 +2,8 @@
 
 Keys are mounted nowhere here, since pods only pretend to run: real nodes show that. What is shown
 is that restricted pods of this kind are admitted, that a cluster at rest is left alone, and that
-bookies which are StatefulSets by themselves come back with their disks, grow and never shrink.
+bookies which are StatefulSets by themselves come back with their disks, grow, and shrink by no
+silence.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ def test_a_bookie_comes_back_with_its_disk(secured: Ground) -> None:
     assert secured.uids("persistentvolumeclaims") == claims
 
 
-def test_it_grows_without_touching_a_bookie_and_never_shrinks(secured: Ground) -> None:
+def test_it_grows_without_touching_a_bookie_and_shrinks_by_no_silence(secured: Ground) -> None:
     before = {name: uid for name, uid in secured.uids("pods").items() if "-r" in name}
     run = secured.cluster.kubectl
     run("-n", secured.namespace, "scale", "bks/main", "--replicas=5")
@@ -100,7 +101,7 @@ def test_it_grows_without_touching_a_bookie_and_never_shrinks(secured: Ground) -
     assert list_bookie_sets(secured) == sorted([*BOOKIES, "main-r0-r0-k0-1", "main-r1-r1-k1-1"])
     assert before.items() <= secured.uids("pods").items()
     run("-n", secured.namespace, "scale", "bks/main", "--replicas=2")
-    secured.wait("BookieSet", "main", "False/NotYetSupported", "Progressing")
+    secured.wait("BookieSet", "main", "False/Blocked", "Progressing")
     assert len(secured.pods()) == 5
     run("-n", secured.namespace, "scale", "bks/main", "--replicas=5")
     secured.wait("BookieSet", "main", "False/Settled", "Progressing")

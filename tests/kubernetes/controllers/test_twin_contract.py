@@ -113,6 +113,37 @@ def case_namespace(proxy: Proxy) -> None:
     assert proxy.refused("PATCH", path, {}) == (404, "namespace_not_found", "namespace")
 
 
+def case_drain(proxy: Proxy) -> None:
+    bookies = proxy.call("GET", "/v1/cluster/bookies")[1]["bookies"]
+    bookie = bookies[0]["id"]
+    path = f"/v1/cluster/bookies/{bookie}"
+    proxy.call("PUT", "/v1/namespaces/drains", {})
+    proxy.call("PUT", "/v1/namespaces/drains/logs/l", {})
+
+    def is_refused() -> bool:
+        found = proxy.refused("POST", path + "/drain", {})
+        if found[1] is None:  # the auditor has not read the log yet
+            proxy.call("POST", path + "/cancel-drain", {})
+        return found == (422, "placement_impossible", "bookie")
+
+    wait_in_thread(is_refused, HANG_S, "three bookies to be needed")
+    said = proxy.call("POST", path + "/cancel-drain", {})[1]
+    incarnation = bookies[0]["incarnation"]
+    assert said == {"bookie": bookie, "incarnation": incarnation, "duty": "serving"}
+    nobody = proxy.refused("POST", "/v1/cluster/bookies/nobody/drain", {})
+    assert nobody == (400, "invalid_argument", "bookie")
+    question = {
+        "token": "0c" * 16, "target": f"bookie/{bookie}", "kind": "remove", "holder": "a test",
+        "life_ms": 10_000,
+    }  # fmt: skip
+    denied = proxy.call("POST", "/v1/cluster/disruptions", question)[1]
+    assert denied["grant"] is None
+    assert "not_drained" in {one["code"] for one in denied["reasons"]}
+    held = proxy.call("GET", "/v1/cluster/repair/bookies")[1]["bookies"]
+    assert {row["bookie"] for row in held} == {row["id"] for row in bookies}
+    assert all(type(row["copies"]) is int and type(row["bytes"]) is int for row in held)
+
+
 def case_names(proxy: Proxy) -> None:
     assert proxy.refused("PUT", "/v1/namespaces/Shop", {})[:2] == (400, "invalid_name")
     proxy.call("PUT", "/v1/namespaces/names", {})
@@ -343,10 +374,9 @@ def case_bookies(proxy: Proxy) -> None:
     assert proxy.call("GET", "/v1/cluster/regions")[1]["closed"] == []
 
 
-CASES: Final[tuple[Callable[[Proxy], None], ...]] = (
-    case_namespace, case_names, case_log, case_refused_configuration, case_records_and_ends,
-    case_segments_and_owner, case_deletion, case_meant_log, case_bookies,
-)  # fmt: skip
+CASES: Final[tuple[Callable[[Proxy], None], ...]] = tuple(
+    found for name, found in sorted(globals().items()) if name.startswith("case_")
+)
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.__name__[5:] for case in CASES])

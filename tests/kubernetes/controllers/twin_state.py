@@ -20,6 +20,7 @@ from duramen.texts import PositionKind, format_time, parse_position
 from tests.kubernetes.controllers.twin_grants import TwinGrants
 
 UNDELETE_WINDOW_MS: Final = 3_600_000
+LEAST_BOOKIES: Final = 3
 COPY_DIGITS: Final = "0" * 64
 
 Answer = dict[str, Any]
@@ -321,6 +322,47 @@ class TwinState:
             rows.append(found)
         return {"bookies": rows, "read_unix_ms": 1, "metadata_age_ms": 0}
 
+    def list_bookies(self) -> Answer:
+        """Registrations. Each time it is asked, drains go one step on: nothing is named here."""
+        steps = {"draining": "leaving", "leaving": "drained"}
+        answer = {"bookies": [dict(row) for row in self.bookies]}
+        for row in self.bookies:
+            if row["state"] != "absent":
+                row["duty"] = steps.get(row["duty"], row["duty"])
+        return answer
+
+    def list_held(self) -> Answer:
+        """What the auditor counted: no copies, of twins."""
+        rows = [{"bookie": row["id"], "copies": 0, "bytes": 0} for row in self.bookies]
+        return {"bookies": rows}
+
+    def drain_bookie(self, bookie: str) -> Answer:
+        """Begin, unless too few would be left for a log of three copies."""
+        row = self._find_bookie(bookie)
+        left = sum(one["duty"] == "serving" and one is not row for one in self.bookies)
+        if row["duty"] == "serving" and left < LEAST_BOOKIES:
+            detail = f"without {bookie} {left} bookies take new data, and logs need more"
+            raise DuramenError("placement_impossible", detail, field="bookie")
+        row["duty"] = "draining" if row["duty"] == "serving" else row["duty"]
+        return self._encode_duty(row)
+
+    def cancel_drain(self, bookie: str) -> Answer:
+        """Have it serve again, unless somebody may remove it."""
+        row = self._find_bookie(bookie)
+        if any(one["target"] == f"bookie/{bookie}" for one in self.disruptions):
+            raise DuramenError("condition_failed", f"somebody may remove {bookie} now")
+        row["duty"] = "serving"
+        return self._encode_duty(row)
+
+    def _find_bookie(self, bookie: str) -> Answer:
+        found = next((row for row in self.bookies if row["id"] == bookie), None)
+        if found is None:
+            raise DuramenError("invalid_argument", f"there is no bookie {bookie}", field="bookie")
+        return found
+
+    def _encode_duty(self, row: Answer) -> Answer:
+        return {"bookie": row["id"], "incarnation": row["incarnation"], "duty": row["duty"]}
+
     def take_disruption(self, question: Answer) -> Answer:
         """A grant, unless another one is outstanding; asked again it is the same one."""
         target, token = question["target"], question["token"]
@@ -333,11 +375,16 @@ class TwinState:
         if others:
             why = f"{others[0]['holder']} may {others[0]['kind']} {others[0]['target']} now"
             return answer | {"reasons": [{"code": "granted", "detail": why, "count": len(others)}]}
+        if question["kind"] == "remove":
+            duty = self._find_bookie(target.removeprefix("bookie/"))["duty"]
+            if duty != "drained":
+                reason = {"code": "not_drained", "detail": f"it is {duty}", "count": 1}
+                return answer | {"allowed": False, "reasons": [reason]}
         life_ms = question.get("life_ms", 300_000)
         grant = {
             "token": token, "target": target, "kind": question["kind"],
             "holder": question["holder"], "life_ms": life_ms, "over_in_ms": life_ms + 5_000,
-            "granted_unix_ms": 1, "accepts": question.get("accepts", []),
+            "granted_unix_ms": now_ms(), "accepts": question.get("accepts", []),
         }  # fmt: skip
         self.disruptions = [grant]
         return answer | {"grant": grant}

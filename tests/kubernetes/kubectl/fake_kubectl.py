@@ -1,7 +1,8 @@
 """A kubectl that answers from a file: paths of the API to what lies there, or to an error.
 
 Run as a program named `kubectl` by the commands under test; `plant` puts it on the PATH. It
-understands `get --raw`, `config view`, `create token` and `port-forward`, which it says it does.
+understands `get --raw`, `config view`, `create token`, `patch` (of what `patched` names) and
+`port-forward`, which it says it does.
 
 The file is JSON: {"namespace", "answers": {path: value | text}, "errors": {path: text},
 "forward": port | null, "token": text, "error": text}; each call is noted in `calls`. A path is
@@ -52,6 +53,8 @@ def _answer(folder: Path, arguments: list[str]) -> int:
         return 0
     if plain[:2] == ["create", "token"]:
         sys.stdout.write(world["token"] + "\n")
+        return 0
+    if plain[0] == "patch" and plain[1] in world.get("patched", ()):
         return 0
     path = plain[-1].partition("?")[0]
     if path in world.get("answers", {}):

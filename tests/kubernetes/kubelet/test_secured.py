@@ -42,6 +42,7 @@ SECRETS = (
     "operator", "monitor", "archive",
 )  # fmt: skip
 REVOKED = f"{RELEASE}-1-0"
+REMOVED = f"{RELEASE}-2-0"
 KILLED = [
     f"{RELEASE}-{name}-0" for name in ("0", "zookeeper", "sequencer", "writeproxy", "readproxy")
 ]
@@ -206,6 +207,29 @@ def test_the_plugin_lets_in_who_has_a_grant(secured: Secured) -> None:
     assert done.returncode != 0 and "forbidden" in done.stderr, done.stderr
     done = secured.plugin("status")
     assert done.returncode == 0 and "ok CertificatesValid True" in done.stdout, done.stdout
+
+
+@pytest.mark.timeout(900)  # a bookie more, and its drain
+def test_a_bookie_is_removed_by_its_name(secured: Secured) -> None:
+    """The last of the first three, which is in the middle once another one took its place."""
+
+    def list_bookies() -> set[str]:
+        return {one["metadata"]["name"] for one in secured.get("bookies")["items"]}
+
+    before = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in secured.pods("bookie")}
+    done = secured.plugin("drain", REMOVED)
+    assert done.returncode == 0, done.stderr
+    with secured.explained(), secured.timed("a bookie removed by its name"):
+        wait_in_thread(lambda: REMOVED not in list_bookies(), 2 * HANG_S, "it to be gone")
+        secured.wait(f"bookieset/{RELEASE}", "condition=Ready")
+    after = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in secured.pods("bookie")}
+    assert after.keys() == {*before.keys(), f"{RELEASE}-3-0"} - {REMOVED}
+    assert all(after[name] == before[name] for name in after.keys() & before.keys())
+    claims = {claim["metadata"]["name"] for claim in secured.get("pvc")["items"]}
+    assert {f"journal-{REMOVED}", f"ledgers-{REMOVED}"} <= claims, "claims stay"
+    with secured.explained():
+        done = secured.plugin("read", "default/bills", "--account=till")
+        assert (done.returncode, done.stdout) == (0, LINES), done.stderr
 
 
 @pytest.mark.night

@@ -28,6 +28,8 @@ from tests.waiting import comes_true
 
 LOGS = [f"survives-{number}" for number in range(4)]
 DRAINED_LOGS = [f"drained-{number}" for number in range(2)]
+REMOVED_LOGS = [f"moved-{number}" for number in range(2)]
+SPREAD_NS = 15_000_000_000
 DRAIN_S = 400
 REPLICAS = {"ensemble_size": 3, "write_quorum": 3, "ack_quorum": 2, "min_racks": 2}
 BOOKIES_COUNT = 4
@@ -96,9 +98,53 @@ def _drain_node(release: Installation, node: str) -> None:
 
 
 @pytest.mark.timeout(900)  # every wait to its bound would take longer than any test may
+def test_bookies_come_and_go_under_load(release: Installation, tmp_path: Path) -> None:
+    """Two more, and two fewer: copies move, and nobody goes who holds one."""
+    release.apply(*map(_make_log, REMOVED_LOGS))
+    for log in REMOVED_LOGS:
+        release.wait(f"log/{log}", "condition=Ready")
+    before = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in release.pods("bookie")}
+    with release.explained(), recording(release, "bookie") as history:
+        asyncio.run(_resize(release, _options(release, tmp_path, REMOVED_LOGS)))
+    after = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in release.pods("bookie")}
+    assert after == before
+    at_once = [moment for moment in history.moments if moment.away & before.keys()]
+    assert not at_once, "\n".join(moment.text for moment in at_once)
+    print(f"\n{release.seconds}")
+
+
+async def _resize(release: Installation, options: LoadOptions) -> None:
+    async with running_load(options, prefix=release.inside("node8")) as load:
+        await load.wait_acked_since(read_clock_ns(), HANG_S)
+        for count, words in ((5, "two bookies more"), (3, "two bookies drained and removed")):
+            _scale(release, count)
+            with release.timed(words):
+                is_there = functools.partial(_has_bookies, release, count)
+                assert await comes_true(is_there, 2 * HANG_S), release.describe()
+            began_ns = read_clock_ns()
+            await load.wait_acked_since(began_ns, HANG_S)
+            # Segments of ten seconds: those of now have copies on whoever is there.
+            await load.wait_acked_since(began_ns + SPREAD_NS, HANG_S)
+        await load.finish()
+    await _judge(release, options)
+
+
+def _scale(release: Installation, count: int) -> None:
+    patch = json.dumps({"spec": {"replicas": count}})
+    release.kubectl("patch", "bookieset", RELEASE, "--type=merge", f"--patch={patch}")
+
+
+def _has_bookies(release: Installation, count: int) -> bool:
+    """Whether so many serve, and nothing is left to be done about them."""
+    status = release.get(f"bookieset/{RELEASE}")["status"]
+    told = {one["type"]: one for one in status["conditions"]}
+    is_settled = (told["Progressing"]["reason"], told["Ready"]["status"]) == ("Settled", "True")
+    return is_settled and status["replicas"] == status["readyReplicas"] == count
+
+
+@pytest.mark.timeout(900)  # every wait to its bound would take longer than any test may
 def test_nothing_acknowledged_is_lost(release: Installation, tmp_path: Path) -> None:
-    more = {"spec": {"replicas": BOOKIES_COUNT}}
-    release.kubectl("patch", "bookieset", RELEASE, "--type=merge", f"--patch={json.dumps(more)}")
+    _scale(release, BOOKIES_COUNT)
     ready = f"jsonpath={{.status.readyReplicas}}={BOOKIES_COUNT}"
     release.wait(f"bookieset/{RELEASE}", ready)
     release.apply(*map(_make_log, LOGS))

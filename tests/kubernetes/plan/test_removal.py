@@ -171,6 +171,7 @@ def test_who_would_stop_it_late_meets_another_state(spec: dict[str, Any]) -> Non
     scale(own, 4)
     go_until(own, last, "Stopping")
     stops: list[Stop] = []
+    seen = own.world.observe()
     while not stops:
         seen = own.world.observe()
         stops = [step for step in own.steps() if isinstance(step, Stop)]
