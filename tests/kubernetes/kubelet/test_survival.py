@@ -103,6 +103,7 @@ def test_bookies_come_and_go_under_load(release: Installation, tmp_path: Path) -
     release.apply(*map(_make_log, REMOVED_LOGS))
     for log in REMOVED_LOGS:
         release.wait(f"log/{log}", "condition=Ready")
+    release.wait(f"logcluster/{RELEASE}", "condition=EvictionsAllowed")  # all are caught up
     before = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in release.pods("bookie")}
     with release.explained(), recording(release, "bookie") as history:
         asyncio.run(_resize(release, _options(release, tmp_path, REMOVED_LOGS)))

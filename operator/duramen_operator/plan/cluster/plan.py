@@ -118,7 +118,7 @@ def _plan_parts(frame: ClusterFrame, sets: Sequence[SetFrame], now: datetime) ->
     for own in sets:
         yield from _plan_set(own, now)
     yield from plan_stops(frame, [own for own in sets if not _is_impossible(own)])
-    yield from plan_restarts(frame)
+    yield from plan_restarts(frame, now)
 
 
 def _plan_services(frame: ClusterFrame) -> Iterator[Step]:

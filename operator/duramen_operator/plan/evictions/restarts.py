@@ -10,7 +10,7 @@ Called by `plan.cluster.plan` and `status`. Pure. Source: docs/kubernetes/restar
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from duramen_operator.names import (
@@ -28,6 +28,9 @@ from duramen_operator.plan.steps import Call, Patch, Restart, Status
 LIFE_MS: Final = 600_000
 """Of a grant, which is not renewed: what does not come up in that time is for people, and keeps
 nothing else from its turn."""
+
+RETRY_AFTER: Final = timedelta(minutes=1)
+"""So long after a grant was given back the next one is asked for."""
 
 _COMPONENTS: Final = (ZOOKEEPER, SEQUENCER)
 """In the order in which they are restarted."""
@@ -48,33 +51,33 @@ class _Workload:
 
     @property
     def outdated(self) -> Sequence[KubeObject]:
-        """Pods that run as before the last change, from the highest ordinal down; none before the
-        controller has seen that change."""
+        """Pods that run as before the last change and are to stay, from the highest ordinal down;
+        none before the controller has seen that change."""
         status = self.stateful_set.status
         revision = status.get("updateRevision")
         if not revision or status.get("observedGeneration") != self.stateful_set.generation:
             return ()
-        found = [pod for pod in self.pods if pod is not None and _is_of_another(pod, revision)]
-        return found[::-1]
+        there = [pod for pod in self.pods if pod is not None and not pod.is_leaving]
+        return [pod for pod in there if _is_of_another(pod, revision)][::-1]
 
     @property
-    def is_complete(self) -> bool:
-        """Whether each ordinal has a pod that is to stay."""
-        return all(pod is not None and not pod.is_leaving for pod in self.pods)
+    def is_whole(self) -> bool:
+        """Whether each ordinal has a pod that serves."""
+        return all(pod is not None and is_serving(pod) for pod in self.pods)
 
     def count_serving(self, but: KubeObject) -> int:
         """Of the others."""
         return sum(pod is not None and pod is not but and is_serving(pod) for pod in self.pods)
 
 
-def plan_restarts(frame: ClusterFrame) -> Iterator[Call | Restart | Status]:
+def plan_restarts(frame: ClusterFrame, now: datetime) -> Iterator[Call | Restart | Status]:
     """The next step towards pods that run as their StatefulSets say; at most one pod is stopped."""
     admin = frame.observed.admin
     own = [one for one in admin.disruptions or () if _is_ours(frame, one)]
     workloads = list(_list_workloads(frame))
     for grant in own:
-        yield from _go_on(frame, workloads, grant)
-    broken = [p for one in workloads for p in one.outdated if _may_be_mended(one, p)]
+        yield from _go_on(frame, workloads, grant, now)
+    broken = [p for one in workloads for p in one.outdated if _may_be_mended(frame, one, p)]
     if broken:
         yield Restart(broken[0].ref, broken[0].uid, broken[0].resource_version)
     if broken or own:
@@ -85,8 +88,9 @@ def plan_restarts(frame: ClusterFrame) -> Iterator[Call | Restart | Status]:
         outdated = workload.outdated
         if is_of_before and workload.component == ZOOKEEPER:
             continue  # sequencers come first: they are whom a grant is asked of
+        if outdated and (not is_of_before or all(one.is_whole for one in workloads)):
+            yield from _begin(frame, workload, outdated[0], now, is_asked=not is_of_before)
         if outdated:
-            yield from _begin(frame, workload, outdated[0], is_asked=not is_of_before)
             return
 
 
@@ -129,8 +133,10 @@ def name_holder(frame: ClusterFrame) -> str:
 
 
 def make_token(frame: ClusterFrame, pod: KubeObject) -> str:
-    """The question whether this very pod may be stopped."""
-    text = f"{frame.cluster.uid}/{pod.uid}/restart"
+    """The question whether this very pod may be stopped. Once a grant was given back it is another
+    one: an end of that grant that comes late does not hit the next."""
+    said = find_pod_condition(pod, NOT_STOPPED_CONDITION) or {}
+    text = f"{frame.cluster.uid}/{pod.uid}/restart{said.get('message', '')}"
     return hashlib.sha256(text.encode()).hexdigest()[:_TOKEN_DIGITS]
 
 
@@ -157,31 +163,55 @@ def _is_of_another(pod: KubeObject, revision: object) -> bool:
     return bool(runs) and runs != revision
 
 
-def _may_be_mended(workload: _Workload, pod: KubeObject) -> bool:
+def _may_be_mended(frame: ClusterFrame, workload: _Workload, pod: KubeObject) -> bool:
     """Whether an outdated pod does not serve and may be stopped without asking, the next one only
     when the one before is there again.
 
-    Of a silent node nothing is known: its pods serve perhaps. A member that runs may lack nothing
-    but a quorum, so then the others have to serve.
+    Of a silent node nothing is known: its pods serve perhaps. One that runs may serve for all that
+    its probe says, so no other grant may be outstanding; and a member may lack nothing but a
+    quorum, so then the others have to serve.
     """
     said = find_pod_condition(pod, "ContainersReady") or {}
-    if not workload.is_complete or said.get("status") != "False":
+    is_placed = bool(pod.spec.get("nodeName"))
+    if None in workload.pods or (is_placed and said.get("status") != "False"):
         return False
-    count = len(workload.pods)
-    needed = count // 2 + 1 if workload.component == ZOOKEEPER else count - 1
-    return not is_running(pod) or workload.count_serving(but=pod) >= needed
+    if not is_running(pod):
+        return True
+    if any(one is not None and one.is_leaving for one in workload.pods):
+        return False
+    target = f"{workload.component}/{pod.name}"
+    if any(one.get("target") != target for one in frame.observed.admin.disruptions or ()):
+        return False
+    count, serving = len(workload.pods), workload.count_serving(but=pod)
+    if workload.component == ZOOKEEPER:
+        return count == 1 or serving > count // 2
+    return serving in {0, count - 1}
 
 
 def _begin(
-    frame: ClusterFrame, workload: _Workload, pod: KubeObject, *, is_asked: bool
+    frame: ClusterFrame,
+    workload: _Workload,
+    pod: KubeObject,
+    now: datetime,
+    *,
+    is_asked: bool,
 ) -> Iterator[Restart]:
     """Stop a pod that serves, where everybody else does and nobody else has a grant."""
-    is_whole = workload.count_serving(but=pod) == len(workload.pods) - 1
-    if not (is_whole and is_serving(pod) and _has_room(frame, workload)):
+    wanted = frame.members if workload.component == ZOOKEEPER else frame.spec.sequencers.replicas
+    is_settled = workload.is_whole and len(workload.pods) == wanted
+    if not (is_settled and _has_room(frame, workload)) or _is_paused_for(pod, now):
         return
     question = _make_question(frame, workload, pod) if is_asked else None
     if question is None or frame.observed.admin.disruptions == ():
         yield Restart(pod.ref, pod.uid, pod.resource_version, question)
+
+
+def _is_paused_for(pod: KubeObject, now: datetime) -> bool:
+    """Whether a grant for it was given back just now: what refused the eviction may last."""
+    said = find_pod_condition(pod, NOT_STOPPED_CONDITION)
+    if said is None:
+        return False
+    return now < datetime.fromisoformat(str(said["lastTransitionTime"])) + RETRY_AFTER
 
 
 def _has_room(frame: ClusterFrame, workload: _Workload) -> bool:
@@ -209,44 +239,45 @@ def _make_question(frame: ClusterFrame, workload: _Workload, pod: KubeObject) ->
 
 
 def _go_on(
-    frame: ClusterFrame, workloads: Sequence[_Workload], grant: Json
+    frame: ClusterFrame, workloads: Sequence[_Workload], grant: Json, now: datetime
 ) -> Iterator[Call | Status]:
     """End a grant whose pod serves again, or that stopped nothing."""
-    token, target = str(grant["token"]), str(grant["target"])
+    target = str(grant["target"])
     component, _, name = target.partition("/")
-    names = {
-        f"{one.stateful_set.name}-{index}"
-        for one in workloads
-        if one.component == component
-        for index in range(len(one.pods))
-    }
+    workload = next((one for one in workloads if one.component == component), None)
     pod = frame.observed.find("Pod", name)
+    if workload is None or (pod is not None and pod.is_leaving):
+        return  # it is on its way, or nobody knows whether it is
+    names = {f"{workload.stateful_set.name}-{index}" for index in range(len(workload.pods))}
     if name in names:
-        if pod is None or pod.is_leaving:
-            return  # it is on its way
-        if token != make_token(frame, pod):
+        if pod is None:
+            return
+        if not _is_marked(pod, grant):
+            if grant["token"] == make_token(frame, pod):
+                # Whoever took the grant may be asleep right before the eviction: it is to meet
+                # another state of the pod when it wakes, and only then may others have a grant.
+                yield Status(pod.ref, pod.uid, {"conditions": [_make_mark(grant, now)]})
+                return
             if not is_serving(pod):
                 return
-        elif not _is_marked(pod, grant):
-            # Whoever took the grant may be asleep right before the eviction: it is to meet another
-            # state of the pod when it wakes, and only then may others have a grant.
-            yield Status(pod.ref, pod.uid, {"conditions": [_make_mark(grant)]})
-            return
-    path = f"/v1/cluster/disruptions/{token}"
+    path = f"/v1/cluster/disruptions/{grant['token']}"
     yield Call(Ref("v1", "Pod", name), "DELETE", path, is_admin_port=True)
 
 
-def _make_mark(grant: Json) -> dict[str, str]:
-    granted_at = datetime.fromtimestamp(int(grant["granted_unix_ms"]) / 1000, UTC)
+def _make_mark(grant: Json, now: datetime) -> dict[str, str]:
     return {
         "type": NOT_STOPPED_CONDITION,
         "status": "True",
         "reason": "GrantGivenBack",
-        "message": f"not stopped by the grant {grant['token']} of {grant['granted_unix_ms']}",
-        "lastTransitionTime": format_time(granted_at),
+        "message": _name_mark(grant),
+        "lastTransitionTime": format_time(now),
     }
+
+
+def _name_mark(grant: Json) -> str:
+    return f"not stopped by the grant {grant['token']} of {grant['granted_unix_ms']}"
 
 
 def _is_marked(pod: KubeObject, grant: Json) -> bool:
     found = find_pod_condition(pod, NOT_STOPPED_CONDITION) or {}
-    return found.get("message") == _make_mark(grant)["message"]
+    return found.get("message") == _name_mark(grant)
