@@ -41,12 +41,25 @@ def make_bookie(*conditions: things.Json, **status: Any) -> things.Json:
 def test_a_wish_is_written_into_its_object(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str], patch: str
 ) -> None:
-    answers = {f"{OURS}logclusters": {"items": [things.cluster()]}}
+    answers = {
+        f"{OURS}logclusters": {"items": [things.cluster()]},
+        f"{OURS}bookies/main-1-0": make_bookie(WAITS, removal="Draining", removalBy="name"),
+    }
     patched = ["bookies.duramen.io/main-1-0", "logclusters.duramen.io/main"]
     calls = plant(tmp_path, monkeypatch, answers=answers, patched=patched)
     assert main(command) == ExitCode.OK
     (call,) = [one for one in calls.read_text().splitlines() if one.startswith("patch")]
     assert call.endswith(f"--namespace=shop --type=merge --patch={patch}")
+
+
+def test_who_goes_by_the_number_of_its_set_is_not_kept_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    goes = make_bookie(WAITS, removal="Draining", removalBy="replicas")
+    calls = plant(tmp_path, monkeypatch, answers={f"{OURS}bookies/main-1-0": goes})
+    assert main(["cancel-drain", "main-1-0"]) == ExitCode.FAILED
+    assert "kubectl scale bks/main --replicas=N" in capsys.readouterr().out
+    assert "patch" not in calls.read_text()
 
 
 def test_a_bookie_that_is_not_there_is_no_success(

@@ -37,6 +37,7 @@ class Removing:
         self.grants: list[dict[str, Any]] = []
         self.refusals: dict[Ref, Problem] = {}
         self.is_reachable = True
+        self.least = LEAST
         self.stopped: list[str] = []
         self.tick()
         self.look()
@@ -151,13 +152,12 @@ class Removing:
         name, what = parts[1:]
         row = self.rows[name]
         if what == "cancel-drain":
-            if any(one["target"] == f"bookie/{name}" for one in self.grants):
-                return Problem("condition_failed", "granted")
+            assert all(one["target"] != f"bookie/{name}" for one in self.grants), "it is refused"
             row["duty"] = "serving"
             return None
         assert what == "drain", step
         serving = sum(r["duty"] == "serving" and r["state"] == "rw" for r in self.rows.values())
-        if row["duty"] == "serving" and serving - 1 < LEAST:
+        if row["duty"] == "serving" and serving - 1 < self.least:
             return Problem("placement_impossible", f"{serving - 1} are left: add bookies")
         if row["duty"] == "serving":
             row["duty"] = "draining"

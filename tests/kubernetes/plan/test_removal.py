@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 
+from duramen_operator.names import API_VERSION, REMOVAL_ANNOTATION
+from duramen_operator.plan.observed import Ref
 from duramen_operator.plan.steps import Apply, Call, Delete, Stop
 from tests.kubernetes.plan.removal_world import GIB, OTHERS, SECURED, Removing
 
+STATEFUL_SET = Ref("apps/v1", "StatefulSet", "bookies")
 FORMS = pytest.mark.parametrize("spec", [{}, SECURED], ids=["shared", "apart"])
 
 
@@ -181,6 +184,7 @@ def test_who_would_stop_it_late_meets_another_state(spec: dict[str, Any]) -> Non
     assert stop.question is not None
     own.grants = [{**stop.question}]
     ref = Apply(stop.manifest).about
+    assert last in seen.objects[ref].annotations[REMOVAL_ANNOTATION]
     scale(own, 5)
     for _ in range(2):
         own.look()
@@ -200,8 +204,11 @@ def test_a_drain_that_was_cancelled_by_hand_is_asked_for_again_and_nothing_is_st
     last = own.pods[-1]
     scale(own, 4)
     go_until(own, last, "Stopping")
+    own.look()
+    assert [step for step in own.steps() if isinstance(step, Stop)]
     own.rows[last]["duty"] = "serving"
     own.copies[last] = 3
+    assert not [step for step in own.steps() if isinstance(step, Stop)]
     own.look()
     assert own.removal(last) == "Draining" and own.stopped == []
     own.run()
@@ -280,6 +287,116 @@ def test_what_does_not_fit_on_the_others_is_not_drained(spec: dict[str, Any]) ->
     own.tick()
     own.run()
     check_whole(own, 4)
+
+
+def test_several_that_go_at_once_have_to_fit_together() -> None:
+    own = make(SECURED, 9)
+    for name in own.pods:
+        own.copies[name] = 40
+        own.rows[name]["free_bytes"] = 25 * GIB
+    scale(own, 3)
+    for _ in range(3):
+        own.look()
+    moved = sum(own.copies[name] for name, row in own.rows.items() if row["duty"] != "serving")
+    assert 0 < moved <= 25 * sum(row["duty"] == "serving" for row in own.rows.values())
+
+
+@pytest.mark.parametrize("hand", ["delete", "scale"])
+def test_a_bookie_behind_the_one_that_is_empty_is_not_stopped_by_a_hand(hand: str) -> None:
+    """Of two that go from one StatefulSet the last one still has copies."""
+    own = make({}, 5)
+    own.copies["bookies-4"] = 30
+    scale(own, 3)
+    go_until(own, "bookies-3", "Stopping")
+    assert own.removal("bookies-4") == "Draining"
+    if hand == "delete":
+        del own.world.objects[STATEFUL_SET]
+    else:
+        own.world.objects[STATEFUL_SET]["spec"]["replicas"] = 4
+    for _ in range(3):
+        own.look()
+    assert own.sizes == {"bookies": 5}
+    assert own.grants == []
+    own.run(80)
+    check_whole(own, 3)
+
+
+def test_while_it_is_silent_no_number_is_taken_that_may_be_used() -> None:
+    own = make(SECURED)
+    ask(own, "bookies-1-0")
+    own.run()
+    for kind in ("journal", "ledgers"):
+        own.world.objects.pop(Ref("v1", "PersistentVolumeClaim", f"{kind}-bookies-1-0"))
+    own.is_reachable = False
+    scale(own, 6)
+    own.look()
+    assert "bookies-1" not in own.sizes and len(own.sizes) == 5
+    own.is_reachable = True
+    own.run()
+    assert own.pods[-1] == "bookies-6-0"
+    check_whole(own, 6)
+
+
+def test_domains_that_make_one_name_stop_a_removal_and_take_none_back() -> None:
+    own = make(SECURED, 6, zones=3)
+    scale(own, 5)
+    own.look()
+    (gone,) = [name for name in own.pods if own.removal(name) == "Draining"]
+    domains = own.world.find("LogCluster", "main")["spec"]["domains"]
+    same = [{"region": "a", "zone": "b-c"}, {"region": "a-b", "zone": "c"}]
+    own.world.change("LogCluster", "main", domains=[*domains, *same])
+    own.look()
+    assert own.removal(gone) == "Draining"
+    own.world.change("LogCluster", "main", domains=domains)
+    own.run()
+    assert own.stopped == [gone]
+
+
+def test_a_drain_of_somebody_is_kept_when_its_bookie_is_made_anew() -> None:
+    own = make(SECURED)
+    own.rows["bookies-2-0"]["duty"] = "drained"
+    own.look()
+    own.world.objects.pop(Ref(API_VERSION, "Bookie", "bookies-2-0"))
+    for _ in range(4):
+        own.look()
+    assert own.rows["bookies-2-0"]["duty"] == "drained"
+    assert own.progress("bookies-2-0")[0] == "DrainedByOthers"
+
+
+def test_one_whose_statefulset_was_orphaned_is_stopped_all_the_same() -> None:
+    own = make(SECURED)
+    own.grants = [dict(OTHERS)]
+    scale(own, 4)
+    go_until(own, "bookies-4-0", "Stopping")
+    del own.world.objects[Ref("apps/v1", "StatefulSet", "bookies-4")]
+    own.look()
+    assert own.sizes["bookies-4"] == 1, "it has its pod again"
+    own.grants = []
+    own.run()
+    assert own.stopped == ["bookies-4-0"]
+    check_whole(own, 4)
+
+
+def test_a_set_of_none_stays_none_in_a_silence() -> None:
+    own = make(SECURED, 4)
+    own.least = 0
+    scale(own, 0)
+    for name in own.pods:
+        own.copies[name] = 0
+    own.run()
+    assert own.pods == []
+    own.is_reachable = False
+    for _ in range(3):
+        own.look()
+        own.tick()
+    assert own.pods == [] and own.sizes == {}
+
+
+def test_a_duty_of_a_newer_service_takes_nothing() -> None:
+    own = make(SECURED)
+    own.rows["bookies-2-0"]["duty"] = "resting"
+    own.look()
+    assert own.progress("bookies-2-0")[0] == "DrainedByOthers"
 
 
 def test_a_name_is_refused_where_bookies_share_a_statefulset_and_the_way_out_is_accepted() -> None:

@@ -273,15 +273,13 @@ def test_a_grant_is_ended_when_its_pod_serves_again_and_not_before(ground: Grant
     assert ground.grants == []
 
 
-def test_a_grant_of_our_own_closes_the_bookies_budget_alone(ground: Granted) -> None:
+def test_a_grant_of_our_own_closes_no_budget_of_servers(ground: Granted) -> None:
     """The eviction that it is for asks the other ones."""
     settle(ground)
     ground.look()
     ground.look()
     spec = ground.world.find("PodDisruptionBudget", "main-sequencer")["spec"]
     assert spec["maxUnavailable"] == 1
-    told = ground.world.condition("LogCluster", "main", "EvictionsAllowed")
-    assert (told["status"], told["reason"]) == ("False", "Granted")
 
 
 def test_a_grant_whose_pod_was_not_stopped_is_ended_and_asked_for_anew(ground: Granted) -> None:
@@ -404,6 +402,23 @@ def test_where_no_sequencer_ever_served_they_are_replaced(ground: Granted) -> No
     assert list_stops(ground.steps()) == [SEQUENCERS[1]]
     ground.grants = [OTHERS]
     assert list_stops(ground.steps()) == [], "it runs, and somebody else may stop something"
+
+
+def test_of_three_sequencers_that_never_served_all_are_replaced() -> None:
+    ground = Granted(sequencers={"replicas": 3})
+    more = {"image": "two", "sequencers": {"replicas": 3}}
+    ground.world.change("LogCluster", "main", **more)
+    settle(ground)
+    names = [f"main-sequencer-{number}" for number in range(3)]
+    for name in names:
+        ground.world.have_pod_serve(name, is_serving=False)
+    for name in names[::-1]:
+        assert list_stops(ground.steps()) == [name]
+        ground.look()
+        ground.world.run_controllers()
+        for other in names:
+            ground.world.have_pod_serve(other, is_serving=other >= name)
+    assert list_stops(ground.steps()) == []
 
 
 def test_a_lone_member_that_runs_and_does_not_serve_is_replaced() -> None:

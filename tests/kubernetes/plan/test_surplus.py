@@ -262,7 +262,8 @@ def test_whatever_hands_and_answers_come_nobody_who_registered_is_left_out(seed:
             f"{name}-{index}" for name, count in sizes(world).items() for index in range(count)
         }
         wanted = world.find("BookieSet", "bookies")["spec"]["replicas"]
-        assert len(running) >= wanted
+        if view.is_reachable or not spec:  # what numbers are free is not known else
+            assert len(running) >= wanted
         if view.is_reachable:
             assert registered <= running
             check_rest(world, view)

@@ -8,7 +8,9 @@ Called by `plan`. Pure. Source: docs/kubernetes/concepts.md "Places".
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 
+from duramen.core.duty import Duty
 from duramen.units import format_size
 from duramen_operator.names import (
     API_VERSION,
@@ -22,6 +24,7 @@ from duramen_operator.names import (
     NODE_ZONE_LABEL,
     REGION_LABEL,
     REMOVAL_ANNOTATION,
+    RETURNED_ANNOTATION,
     ZONE_LABEL,
     make_selector,
     name_bookie_service,
@@ -126,6 +129,7 @@ def make_bookies(own: SetFrame) -> Iterator[Json]:
                 bookie,
                 _make_labels(own, share),
                 own.bookie_set,
+                annotations={RETURNED_ANNOTATION: "true"} if _is_returned(own, bookie) else {},
                 spec={"clusterName": own.frame.name, "bookieSet": own.bookie_set.name},
             )
 
@@ -216,6 +220,17 @@ def _make_labels(own: SetFrame, share: DomainShare) -> dict[str, str]:
     }
 
 
+def _is_returned(own: SetFrame, bookie: str) -> bool:
+    """Whether its number was let go, and is taken again with its disks; until it serves."""
+    observed = own.frame.observed
+    item = observed.find("Bookie", bookie)
+    row = (observed.admin.bookies or {}).get(bookie, {}) if observed.admin.is_reachable else {}
+    if item is not None:
+        is_noted = RETURNED_ANNOTATION in item.annotations
+        return is_noted and row.get("duty") != Duty.SERVING.value
+    return row.get("duty") == Duty.DRAINED.value and observed.find("Pod", bookie) is None
+
+
 def _list_stopped(own: SetFrame, group: BookieGroup) -> list[str]:
     return [name for name in group.bookies if read_removal(own.frame.observed, name) == STOPPING]
 
@@ -223,11 +238,14 @@ def _list_stopped(own: SetFrame, group: BookieGroup) -> list[str]:
 def _count_made(own: SetFrame, share: DomainShare, group: BookieGroup) -> int | None:
     """How many bookies a StatefulSet makes; those that are to be stopped as long as it does. None:
     it is to be gone, or is gone with its last one."""
-    stopped = _list_stopped(own, group)
-    most, least = len(group.bookies), len(group.bookies) - len(stopped)
-    found = own.frame.observed.find("StatefulSet", group.name)
+    observed, most = own.frame.observed, len(group.bookies)
+    stopped = list(takewhile(lambda n: read_removal(observed, n) == STOPPING, group.bookies[::-1]))
+    least = most - len(stopped)
+    found = observed.find("StatefulSet", group.name)
     if found is None:
-        return None if share.is_apart and stopped else least
+        # Its pod may run on without it: then it is made anew, and has that pod again.
+        is_gone = share.is_apart and bool(stopped) and observed.find("Pod", stopped[0]) is None
+        return None if is_gone else (most if share.is_apart else least)
     return max(least, min(most, int(found.spec.get("replicas", 1)))) if stopped else most
 
 

@@ -16,14 +16,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from duramen.core.duty import Duty
-from duramen_operator.names import BOOKIE_SET_LABEL, REGION_LABEL, ZONE_LABEL, name_bookies
+from duramen_operator.names import APART, BOOKIE_SET_LABEL, REGION_LABEL, ZONE_LABEL, name_bookies
 from duramen_operator.plan.evictions.lives import is_serving
 from duramen_operator.plan.observed import Json, KubeObject, Observed
 from duramen_operator.resources.clusters import Domain
 
 _LEDGERS = "ledgers"
-_APART = "-0"
-"""What ends the name of the one pod of a StatefulSet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +67,14 @@ class DomainShare:
     def groups(self) -> tuple[BookieGroup, ...]:
         """Its StatefulSets; none where there are no bookies."""
         if self.is_apart:
-            return tuple(BookieGroup(name.removesuffix(_APART), (name,)) for name in self.bookies)
+            return tuple(BookieGroup(name.removesuffix(APART), (name,)) for name in self.bookies)
         return (BookieGroup(self.name, self.bookies),) if self.indexes else ()
 
     @property
     def idle_groups(self) -> tuple[BookieGroup, ...]:
         """The StatefulSets that there may be, of which no pod is a bookie."""
         if self.is_apart:
-            return tuple(BookieGroup(one.removesuffix(_APART), (one,)) for one in self.strangers)
+            return tuple(BookieGroup(one.removesuffix(APART), (one,)) for one in self.strangers)
         is_idle = bool(self.stranger_indexes) and not self.indexes
         return (BookieGroup(self.name, ()),) if is_idle else ()
 
@@ -87,7 +85,7 @@ class DomainShare:
 
     def name_bookie(self, index: int) -> str:
         """The name of the bookie with that number."""
-        return f"{self.name}-{index}{_APART if self.is_apart else ''}"
+        return f"{self.name}-{index}{APART if self.is_apart else ''}"
 
 
 def share_out(
@@ -110,12 +108,13 @@ def share_out(
         if name not in names:
             names.append(name)
             places.append(place)
-    evidence = _Evidence(observed, bookie_set, is_apart)
+    evidence = _Evidence(observed, bookie_set, is_apart, replicas)
     known = list(map(evidence.list_known, names))
     bookies = _judge_known(evidence, names, known, replicas)
     going = [evidence.list_decommissioned(name) for name in names]
     used = [evidence.list_used(name) if is_apart else set[int]() for name in names]
-    _grow(bookies, used, going, declared=declared, replicas=replicas)
+    if evidence.may_grow:
+        _grow(bookies, used, going, declared=declared, replicas=replicas)
     return tuple(
         DomainShare(
             name,
@@ -164,6 +163,14 @@ class _Evidence:
     observed: Observed
     bookie_set: KubeObject
     is_apart: bool
+    replicas: int
+
+    @property
+    def may_grow(self) -> bool:
+        """Whether it is known which numbers are used. A set that is being made has none."""
+        is_told = self.observed.admin.is_reachable and self.observed.admin.bookies is not None
+        is_new = not any(one.status.get("incarnation") for one in self._bookies())
+        return not self.is_apart or is_told or is_new
 
     @property
     def _rows(self) -> Mapping[str, Json]:
@@ -231,18 +238,19 @@ class _Evidence:
 
     def _count_replicas(self, name: str, wanted: int) -> int:
         """Of a StatefulSet. As many as are wanted where there is none: it is to be made anew; but
-        where its bookies have objects and this one's is gone, it was let go."""
+        where its bookies have objects and this one's is gone, or none is wished, it was let go."""
         found = self.observed.find("StatefulSet", name)
         if found is not None:
             return int(found.spec.get("replicas", 1))
-        return 0 if self.is_apart and any(True for _ in self._bookies()) else wanted
+        is_let_go = not self.replicas or any(True for _ in self._bookies())
+        return 0 if self.is_apart and is_let_go else wanted
 
     def _bookies(self) -> Iterator[KubeObject]:
         uid = self.bookie_set.uid
         return (one for one in self.observed.list("Bookie") if uid in one.owner_uids)
 
     def _list(self, prefix: str, names: Iterable[str]) -> set[int]:
-        end = _APART if self.is_apart else ""
+        end = APART if self.is_apart else ""
         pattern = re.compile(rf"{re.escape(prefix)}-(\d{{1,4}}){end}")
         found = (pattern.fullmatch(name) for name in names)
         return {int(match[1]) for match in found if match is not None}

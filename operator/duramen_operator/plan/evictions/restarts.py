@@ -185,7 +185,9 @@ def _may_be_mended(frame: ClusterFrame, workload: _Workload, pod: KubeObject) ->
     count, serving = len(workload.pods), workload.count_serving(but=pod)
     if workload.component == ZOOKEEPER:
         return count == 1 or serving > count // 2
-    return serving in {0, count - 1}
+    # Nobody beside one that is starting: it may be the first that serves again.
+    unready = [one for one in workload.pods if one is not None and not is_serving(one)]
+    return all(one in workload.outdated for one in unready)
 
 
 def _begin(

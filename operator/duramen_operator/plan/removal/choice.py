@@ -16,6 +16,7 @@ from duramen_operator.plan.removal.record import (
     CANCELLING,
     STOPPING,
     is_asked,
+    is_past_return,
     know_bookies,
     read_removal,
 )
@@ -39,7 +40,7 @@ def choose_leaving(
         for share in shares
         if share.is_apart
         for name in share.bookies
-        if is_asked(observed.find("Bookie", name))
+        if is_asked(observed.find("Bookie", name)) or is_past_return(observed, name)
     }
     while _count(shares, leaving) > replicas:
         left = [

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from typing import Final, Literal
 
 from duramen.core.duty import Duty
-from duramen_operator.names import REMOVAL_ANNOTATION
-from duramen_operator.plan.cluster.bookies import SetFrame, make_group
+from duramen_operator.names import REMOVAL_ANNOTATION, RETURNED_ANNOTATION
+from duramen_operator.plan.cluster.bookies import SetFrame, find_impossible, make_group
 from duramen_operator.plan.cluster.frame import ClusterFrame
 from duramen_operator.plan.cluster.spread import BookieGroup, DomainShare
 from duramen_operator.plan.evictions.restarts import name_holder
@@ -24,6 +24,7 @@ from duramen_operator.plan.removal.record import (
     STOPPING,
     KnownBookies,
     is_asked,
+    is_past_return,
     know_bookies,
     read_removal,
 )
@@ -43,15 +44,15 @@ def record_next(own: SetFrame, item: KubeObject) -> Removal:
     frame, name = own.frame, item.name
     record = read_removal(frame.observed, name)
     known = know_set(own)
-    if frame.observed.is_paused or frame.is_held or not known.is_told:
+    is_impossible = next(find_impossible(own), None) is not None
+    if frame.observed.is_paused or frame.is_held or is_impossible or not known.is_told:
         return record
     is_leaving, duty = name in own.leaving, known.find_duty(name)
     match record:
         case "":
             if is_leaving:
                 return DRAINING
-            # One that was let go comes back with its number: nobody else asked for its drain.
-            is_back = duty is Duty.DRAINED and not item.status.get("incarnation")
+            is_back = RETURNED_ANNOTATION in item.annotations and duty not in {Duty.SERVING, None}
             return CANCELLING if is_back else ""
         case "Draining":
             if not is_leaving:
@@ -85,8 +86,7 @@ def record_cause(own: SetFrame, item: KubeObject) -> Literal["", "name", "replic
 def _is_past_return(own: SetFrame, name: str) -> bool:
     """Whether its StatefulSet went, and its claims with it perhaps: it would find no disks."""
     share = next(share for share in own.shares if name in share.bookies)
-    found, _ = _find_place(own, name)
-    return share.is_apart and (found is None or found.is_leaving)
+    return share.is_apart and is_past_return(own.frame.observed, name)
 
 
 def plan_course(own: SetFrame) -> Iterator[Call | Delete]:
@@ -163,10 +163,11 @@ def _list_due(own: SetFrame) -> Iterator[tuple[SetFrame, DomainShare, KubeObject
             count = min(int(found.spec.get("replicas", 1)), len(group.bookies))
             name = group.bookies[count - 1] if count else ""
             item = own.frame.observed.find("Bookie", name)
-            if item is None or not is_marked(own, name) or not known.is_empty(name):
+            if item is None or not is_marked(own, name):
                 continue
-            is_recorded = read_removal(own.frame.observed, name) == STOPPING
-            if is_recorded and name in own.leaving:
+            behind = group.bookies[count - 1 :]
+            is_recorded = all(read_removal(own.frame.observed, b) == STOPPING for b in behind)
+            if is_recorded and name in own.leaving and all(map(known.is_empty, behind)):
                 yield own, share, item
 
 
@@ -205,17 +206,22 @@ def _is_to_drain(own: SetFrame, share: DomainShare, item: KubeObject, known: Kno
 
 
 def has_room(own: SetFrame, name: str) -> bool:
-    """Whether what lies on the bookies that go fits on the others, with a tenth of them left free.
+    """Whether what lies on the bookies that go fits on the others, with a tenth of them left free:
+    on those that go already, that are asked for in this pass before it, and on it.
 
     A disk that is full takes no appends; the cluster itself judges places, and not bytes.
     """
-    admin = own.frame.observed.admin
+    observed, admin = own.frame.observed, own.frame.observed.admin
     rows, held = admin.bookies or {}, admin.holdings
-    if held is None:
+    if held is None or name not in held:
         return False
+    asked = {one.name for one in observed.list("Bookie") if one.name <= name}
     going = {one for one, row in rows.items() if row.get("duty") != Duty.SERVING.value} | {name}
+    going |= {one for one in asked if read_removal(observed, one) == DRAINING}
     moved = sum(int(held.get(one, {}).get("bytes") or 0) for one in going)
-    free = sum(int(row.get("free_bytes") or 0) for one, row in rows.items() if one not in going)
+    free = sum(
+        max(0, int(row.get("free_bytes") or 0)) for one, row in rows.items() if one not in going
+    )
     left = sum(int(held.get(one, {}).get("bytes") or 0) for one in rows if one not in going)
     return free - moved >= _FREE_SHARE * (free + left)
 
@@ -244,6 +250,8 @@ def _end(frame: ClusterFrame, sets: Sequence[SetFrame], grant: Json) -> Iterator
     item = frame.observed.find("Bookie", name)
     if item is not None and grant["token"] == make_token(frame, item):
         owning = [own for own in sets if any(name in share.bookies for share in own.shares)]
+        if not owning:
+            return  # its set is not valid, or leaves: who took the grant may still be at it
         for own in owning:
             record = read_removal(frame.observed, name)
             is_done = _is_stopped(own, name) if record == STOPPING else not is_marked(own, name)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from duramen.core.duty import Duty
+from duramen_operator.names import APART
 from duramen_operator.plan.evictions.lives import is_running
 from duramen_operator.plan.observed import Json, KubeObject, Observed
 from duramen_operator.resources.bookies import Removal
@@ -24,6 +25,15 @@ CANCELLING: Final[Removal] = "Cancelling"
 def is_asked(item: KubeObject | None) -> bool:
     """Whether somebody wants this bookie to go, by its name."""
     return item is not None and item.spec.get("decommission") is True
+
+
+def is_past_return(observed: Observed, bookie: str) -> bool:
+    """Whether a bookie that is a StatefulSet by itself lost that, and its claims with it perhaps,
+    because it was to be removed: it would find no disks."""
+    if read_removal(observed, bookie) != STOPPING:
+        return False
+    found = observed.find("StatefulSet", bookie.removesuffix(APART))
+    return observed.find("Pod", bookie) is None and (found is None or found.is_leaving)
 
 
 def read_removal(observed: Observed, bookie: str) -> Removal:
@@ -52,8 +62,11 @@ class KnownBookies:
 
     def find_duty(self, bookie: str) -> Duty | None:
         """Its duty; None where it is not registered, or not known."""
-        row = self.find_row(bookie)
-        return Duty(str(row["duty"])) if row.get("duty") else None
+        said = self.find_row(bookie).get("duty")
+        if not said:
+            return None
+        known = {duty.value: duty for duty in Duty}
+        return known.get(str(said), Duty.DRAINING)  # a newer service's: it takes less than all
 
     @property
     def is_listed(self) -> bool:

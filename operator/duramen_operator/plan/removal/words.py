@@ -12,6 +12,7 @@ from typing import Final
 from duramen.core.duty import Duty
 from duramen_operator.plan.cluster.bookies import SetFrame
 from duramen_operator.plan.conditions import Said
+from duramen_operator.plan.evictions.lives import is_running
 from duramen_operator.plan.observed import KubeObject
 from duramen_operator.plan.removal.course import has_room, know_set
 from duramen_operator.plan.removal.record import (
@@ -91,6 +92,10 @@ def _list_blocks(own: SetFrame, item: KubeObject, known: KnownBookies) -> Iterat
             "it does not serve, and nobody knows whether it obeys a drain: bring it back. If its "
             "disks are gone for ever: duramen accept-loss; where status.copies is 0 nothing is lost"
         )
+    pod = observed.find("Pod", name)
+    is_unknown = known.is_told and not known.find_row(name)
+    if record == DRAINING and is_unknown and pod is not None and is_running(pod):
+        yield "it runs and is not registered: its log says why; or take its pod's faults away first"
     is_asking = record == DRAINING and known.find_duty(name) is Duty.SERVING
     if is_asking and not has_room(own, name):
         yield (
@@ -102,6 +107,5 @@ def _list_blocks(own: SetFrame, item: KubeObject, known: KnownBookies) -> Iterat
         others = sorted(target for target in held if target != f"bookie/{name}")
         if others:
             yield f"it waits for its turn: granted is {', '.join(others)}"
-        pod = observed.find("Pod", name)
         if pod is not None and pod.is_leaving:
             yield f"its pod does not end: kubectl delete pod {name} --force, if its node is gone"
