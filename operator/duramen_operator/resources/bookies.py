@@ -90,8 +90,9 @@ class BookieSetSpec(Part):
         Literal["Retain", "Delete"],
         Field(
             description="What becomes of the volumes' claims when the set is deleted, or a bookie "
-            "of it removed. Retain: they stay, with the data. Delete: they go, and the data with "
-            "them."
+            "of it removed. Retain: they stay, with the data. Delete: those of a removed bookie go "
+            "(where it is a StatefulSet by itself), and those of the set if its annotation "
+            "`duramen.io/delete-claims` has the uid of this very object."
         ),
     ] = "Retain"
 

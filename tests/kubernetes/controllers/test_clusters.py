@@ -361,6 +361,44 @@ def test_a_zone_without_nodes_is_told_and_nothing_runs_elsewhere(
         wait_for_objects(lambda: list_homeless() == last, SETTLE_S, "nodes for two bookies")
 
 
+def test_claims_go_with_a_set_by_a_word_about_this_very_set(kwok_cluster: ClusterHandle) -> None:
+    """`claims: Delete` alone took those of a whole set along in two seconds."""
+
+    with ground(kwok_cluster) as here:
+        here.install()
+
+        def list_fates() -> set[str]:
+            found = [
+                one for one in here.list("statefulset") if "bookie-set" in str(one["metadata"])
+            ]
+            return {
+                one["spec"]["persistentVolumeClaimRetentionPolicy"]["whenDeleted"] for one in found
+            }
+
+        def list_claims() -> list[str]:
+            return [name for name in here.uids("pvc") if "ledgers-main" in name]
+
+        spec = {"clusterName": "main", "replicas": 3, **SIZES, "claims": "Delete"}
+        here.apply("BookieSet", "main", spec)
+        here.wait("BookieSet", "main", "False/Settled", "Progressing")
+        assert list_fates() == {"Retain"} and len(list_claims()) == 3
+        here.delete("BookieSet", "main")
+        wait_for_objects(lambda: here.pods() == [], SETTLE_S, "the pods to go")
+        assert len(list_claims()) == 3
+        here.apply("BookieSet", "main", spec)
+        here.wait("BookieSet", "main", "True/AllReady")
+        uid = here.uids("BookieSet")["BookieSet/main"]
+        here.apply("BookieSet", "main", spec, annotations={"duramen.io/delete-claims": uid})
+
+        def is_told() -> bool:
+            return "its claims go" in here.message("BookieSet", "main", "Progressing")
+
+        wait_for_objects(is_told, SETTLE_S, "it to be told")
+        wait_for_objects(lambda: list_fates() == {"Delete"}, SETTLE_S, "the policy to be theirs")
+        here.delete("BookieSet", "main")
+        wait_for_objects(lambda: list_claims() == [], SETTLE_S, "the claims to go")
+
+
 def test_an_uninstall_leaves_nothing_but_claims_and_an_install_finds_them(
     kwok_cluster: ClusterHandle,
 ) -> None:

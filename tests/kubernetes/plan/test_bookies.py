@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from duramen_operator.names import CONSENT_ANNOTATION
 from duramen_operator.plan.cluster.spread import add_evenly
 from duramen_operator.plan.observed import AdminView, Ref
 from duramen_operator.plan.steps import Apply, Delete
@@ -98,9 +99,23 @@ def test_journal_and_entries_have_claims_of_their_own_that_stay() -> None:
     policy = spec["persistentVolumeClaimRetentionPolicy"]
     assert policy == {"whenDeleted": "Retain", "whenScaled": "Retain"}
     assert spec["updateStrategy"] == {"type": "OnDelete"}
-    deleted = make_world(claims="Delete").find("StatefulSet", "bookies-r0-r0-k0")["spec"]
-    assert deleted["persistentVolumeClaimRetentionPolicy"]["whenDeleted"] == "Delete"
-    assert deleted["persistentVolumeClaimRetentionPolicy"]["whenScaled"] == "Retain"
+
+
+@pytest.mark.parametrize("consent", ["", "uid-of-another", "own", "own, policy taken back"])
+def test_claims_go_with_their_set_by_a_word_about_this_very_set_alone(consent: str) -> None:
+    world = make_world(claims="Delete")
+    item = world.find("BookieSet", "bookies")
+    uid = item["metadata"]["uid"]
+    said = uid if consent.startswith("own") else consent
+    item["metadata"]["annotations"] = {CONSENT_ANNOTATION: said}
+    if consent.endswith("back"):
+        world.change("BookieSet", "bookies", claims="Retain")
+    world.converge()
+    found = world.find("StatefulSet", "bookies-r0-r0-k0")["spec"]
+    fate = found["persistentVolumeClaimRetentionPolicy"]["whenDeleted"]
+    assert fate == ("Delete" if consent == "own" else "Retain")
+    assert ("its claims go" in read_progress(world)[1]) == (consent == "own")
+    assert found["persistentVolumeClaimRetentionPolicy"]["whenScaled"] == "Retain"
 
 
 @pytest.mark.parametrize("wanted", [0, 1, 4])

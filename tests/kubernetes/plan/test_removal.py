@@ -451,18 +451,24 @@ def test_a_drain_that_somebody_else_began_is_not_taken_back() -> None:
     assert own.stopped == ["bookies-2-0"], "it is the first to go"
 
 
-def test_claims_go_with_their_statefulset_where_the_set_says_so() -> None:
+def test_claims_of_a_removed_bookie_go_with_its_statefulset_where_the_set_says_so() -> None:
     own = make(SECURED)
     own.world.change("BookieSet", "bookies", claims="Delete")
     own.run()
-    (policy,) = {
-        str(item["spec"]["persistentVolumeClaimRetentionPolicy"]["whenDeleted"])
-        for ref, item in own.world.objects.items()
-        if ref.kind == "StatefulSet" and ref.name.startswith("bookies")
-    }
-    assert policy == "Delete"
+
+    def list_fates() -> dict[str, str]:
+        return {
+            ref.name: item["spec"]["persistentVolumeClaimRetentionPolicy"]["whenDeleted"]
+            for ref, item in own.world.objects.items()
+            if ref.kind == "StatefulSet" and ref.name.startswith("bookies")
+        }
+
+    assert {*list_fates().values()} == {"Retain"}, "whoever deletes the set keeps the data"
     scale(own, 4)
     go_until(own, "bookies-4-0", "Stopping")
+    own.look()
+    fates = list_fates()
+    assert {name for name, fate in fates.items() if fate == "Delete"} == {"bookies-4"}
     deletes: list[Delete] = []
     while not deletes:
         own.tick()

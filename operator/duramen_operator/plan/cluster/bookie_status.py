@@ -13,6 +13,7 @@ from duramen_operator.plan.cluster.bookies import (
     SetFrame,
     find_outdated,
     find_refusals,
+    is_consented,
     list_sets,
 )
 from duramen_operator.plan.cluster.counting import find_misplaced
@@ -209,7 +210,8 @@ def _judge_progress(own: SetFrame, impossible: Sequence[str], ready: int, wanted
         return removals
     if ready < wanted:
         return Said(PROGRESSING, "True", "BookiesStart", f"{wanted - ready} bookies are starting")
-    return Said(PROGRESSING, "False", "Settled", "nothing is left to be done")
+    claims = "; when this is deleted its claims go" if is_consented(own) else ""
+    return Said(PROGRESSING, "False", "Settled", f"nothing is left to be done{claims}")
 
 
 def _find_refused_step(own: SetFrame) -> str:

@@ -6,7 +6,7 @@ bookie knows its place: its domain's region and zone, or, without domains, a rac
 Called by `plan`. Pure. Source: docs/kubernetes/concepts.md "Places".
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
@@ -18,6 +18,7 @@ from duramen_operator.names import (
     BOOKIE_LABEL,
     BOOKIE_SET_LABEL,
     CAUGHT_UP_GATE,
+    CONSENT_ANNOTATION,
     DATA_PORTS,
     HOST_LABEL,
     NODE_REGION_LABEL,
@@ -220,6 +221,20 @@ def _make_labels(own: SetFrame, share: DomainShare) -> dict[str, str]:
     }
 
 
+def is_consented(own: SetFrame) -> bool:
+    """Whether somebody said of this very BookieSet that its claims are to go when it is deleted."""
+    item = own.bookie_set
+    is_said = item.annotations.get(CONSENT_ANNOTATION) == item.uid
+    return own.spec.claims == "Delete" and is_said
+
+
+def _choose_claims_fate(own: SetFrame, share: DomainShare, stopped: Sequence[str]) -> str:
+    """What becomes of claims when their StatefulSet is deleted: they go with the whole set where
+    that was consented to, and with a bookie by itself that is drained and to be stopped."""
+    is_drained = own.spec.claims == "Delete" and share.is_apart and bool(stopped)
+    return "Delete" if is_consented(own) or is_drained else "Retain"
+
+
 def _is_returned(own: SetFrame, bookie: str) -> bool:
     """Whether its number was let go, and is taken again with its disks; until it serves."""
     observed = own.frame.observed
@@ -275,7 +290,7 @@ def make_group(own: SetFrame, share: DomainShare, group: BookieGroup, replicas: 
         # The operator asks first whether a bookie may stop; until it does, nobody restarts one.
         "updateStrategy": {"type": "OnDelete"},
         "persistentVolumeClaimRetentionPolicy": {
-            "whenDeleted": own.spec.claims,
+            "whenDeleted": _choose_claims_fate(own, share, stopped),
             "whenScaled": "Retain",
         },
         "selector": {"matchLabels": selector},

@@ -183,9 +183,9 @@ def _make_stop(own: SetFrame, share: DomainShare, item: KubeObject) -> Stop:
         "holder": name_holder(frame),
         "life_ms": LIFE_MS,
     }
-    is_asked = not know_set(own).is_nobody(name)
+    must_ask = not know_set(own).is_nobody(name)
     manifest = make_group(own, share, group, place)
-    return Stop(item.ref, manifest, found.uid, question if is_asked else None)
+    return Stop(item.ref, manifest, found.uid, question if must_ask else None)
 
 
 def _is_stopped(own: SetFrame, name: str) -> bool:

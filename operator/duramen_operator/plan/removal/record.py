@@ -68,11 +68,6 @@ class KnownBookies:
         known = {duty.value: duty for duty in Duty}
         return known.get(str(said), Duty.DRAINING)  # a newer service's: it takes less than all
 
-    @property
-    def is_listed(self) -> bool:
-        """Whether the cluster says who is registered."""
-        return self.observed.admin.is_reachable and self.observed.admin.bookies is not None
-
     def is_nobody(self, bookie: str) -> bool:
         """Whether nobody reads anything of a bookie: it never registered, or its loss was accepted;
         and no process of it runs that might register."""
