@@ -69,7 +69,9 @@ _COUNT_AGAIN_S: Final = 3.0
 _FINAL_READ_S: Final = 90.0
 _FINAL_READ_BYTES: Final = 1 << 20
 _FINAL_CONCURRENCY: Final = 4
-_LOAD_START_S: Final = 40.0
+_LOAD_START_S: Final = 120.0
+"""Until a load's process runs and every log has acknowledged. Beside twenty busy processes half a
+minute of it is the start of that process. It judges nothing: without it there is no verdict."""
 _BEYOND_S: Final = 900.0
 """The whole run takes at most this much more than its faults: start, convergence, reads, stop."""
 
