@@ -1,7 +1,8 @@
-"""Bookies in the plan: spread evenly, told their place, never removed, restarted or moved.
+"""Bookies in the plan: spread evenly, told their place, never restarted or moved.
 
-Their number only grows, their disks stay, and what is wished beyond that is told as refused. Worlds
-that are wished at random show that no step ever takes anything with data away.
+No cluster answers here, so their number only grows, their disks stay, and what is wished beyond
+that is told (`test_removal` has those that go). Worlds that are wished at random show that no step
+ever takes anything with data away.
 """
 
 from __future__ import annotations

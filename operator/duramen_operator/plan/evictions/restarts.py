@@ -136,7 +136,12 @@ def make_token(frame: ClusterFrame, pod: KubeObject) -> str:
     """The question whether this very pod may be stopped. Once a grant was given back it is another
     one: an end of that grant that comes late does not hit the next."""
     said = find_pod_condition(pod, NOT_STOPPED_CONDITION) or {}
-    text = f"{frame.cluster.uid}/{pod.uid}/restart{said.get('message', '')}"
+    return draw_token(frame, f"{pod.uid}/restart{said.get('message', '')}")
+
+
+def draw_token(frame: ClusterFrame, question: str) -> str:
+    """A token of this LogCluster's for a question: the same for whoever asks it."""
+    text = f"{frame.cluster.uid}/{question}"
     return hashlib.sha256(text.encode()).hexdigest()[:_TOKEN_DIGITS]
 
 

@@ -7,7 +7,6 @@ Source: docs/kubernetes/removal.md "Steps".
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from typing import Final, Literal
 
@@ -16,7 +15,7 @@ from duramen_operator.names import REMOVAL_ANNOTATION, RETURNED_ANNOTATION
 from duramen_operator.plan.cluster.bookies import SetFrame, find_impossible, make_group
 from duramen_operator.plan.cluster.frame import ClusterFrame
 from duramen_operator.plan.cluster.spread import BookieGroup, DomainShare
-from duramen_operator.plan.evictions.restarts import name_holder
+from duramen_operator.plan.evictions.restarts import draw_token, name_holder
 from duramen_operator.plan.observed import Json, KubeObject
 from duramen_operator.plan.removal.record import (
     CANCELLING,
@@ -34,7 +33,6 @@ from duramen_operator.resources.bookies import Removal
 LIFE_MS: Final = 600_000
 """Of a grant to remove: longer than a pod has to end in. It is asked for again if it is over."""
 
-_TOKEN_DIGITS: Final = 32
 _FREE_SHARE: Final = 0.1
 _TARGET: Final = "bookie"
 
@@ -138,8 +136,7 @@ def know_set(own: SetFrame) -> KnownBookies:
 
 def make_token(frame: ClusterFrame, item: KubeObject) -> str:
     """The question whether this very bookie may be stopped for good."""
-    text = f"{frame.cluster.uid}/{item.uid}/remove"
-    return hashlib.sha256(text.encode()).hexdigest()[:_TOKEN_DIGITS]
+    return draw_token(frame, f"{item.uid}/remove")
 
 
 def is_marked(own: SetFrame, name: str) -> bool:
