@@ -8,6 +8,7 @@ Source: docs/protocol/rights.md "How a call is judged".
 from __future__ import annotations
 
 import datetime as dt
+import json
 import ssl
 import time
 from collections.abc import Awaitable, Callable
@@ -18,12 +19,15 @@ import httpx
 import uvloop
 
 from duramen.core.rights.grants import parse_principal
+from duramen.core.rights.system_namespace import SYSTEM_NAMESPACE
 from duramen.core.rights.token_scopes import parse_token_scope
+from duramen.errors import DuramenError
 from duramen.runtime.credentials.access_tokens.issuing import AskedToken, TokenIssuer
 from duramen.runtime.credentials.access_tokens.token_stock import TokenStock
 from duramen.runtime.credentials.access_tokens.token_table import TokenTable
 from duramen.runtime.credentials.access_tokens.token_text import make_token
 from duramen.runtime.credentials.principals import Bearer
+from duramen.runtime.http_server import Answer
 from duramen.runtime.identity.callers import OwnHeaders
 from duramen.runtime.identity.folder import HeldIdentity, read_folder
 from duramen.runtime.identity.header import NamedClient
@@ -122,6 +126,16 @@ class Callers:
         return {"duramen-identity": made}
 
 
+class SequencerWithoutAudit(FakeSequencer):
+    """Makes no audit log: the trails ask for one when they like, and take no test's answer."""
+
+    async def _on_call(self, path: str, body: bytes, caller: object) -> Answer:
+        if path == "/s/control" and json.loads(body).get("namespace") == SYSTEM_NAMESPACE:
+            none = DuramenError("namespace_not_found", "there is no audit log here")
+            return none.kind.status, "application/json", json.dumps(none.problem()).encode()
+        return await super()._on_call(path, body, caller)
+
+
 class AdmissionWorld(readproxy_world.World):
     """Both proxies, and `ns/log` of the world of read proxies, which has a segment."""
 
@@ -142,7 +156,7 @@ class AdmissionWorld(readproxy_world.World):
             security=read, issuers=issuers, public_tls_dir=folders[0], data_dir=spools[0]
         )
         self.callers = Callers(issued, self.tree)
-        self.sequencer = FakeSequencer("s0")
+        self.sequencer = SequencerWithoutAudit("s0")
         options = ServiceOptions(
             "writeproxy", "c", "wp-0", "127.0.0.1", 0, 0, "", "eu", "ra", "none", 4.0, spools[1],
             issuers=issuers, public_tls_dir=folders[1],

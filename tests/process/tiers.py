@@ -67,11 +67,24 @@ def list_segments(cluster: LocalCluster, log: str) -> list[dict[str, Any]]:
 
 def held_ledgers(cluster: LocalCluster, log_id: LogId) -> set[str]:
     """Epochs of the log that any bookie still holds, as ledger ids."""
-    urls = [cluster.process(node_id)["admin_url"] for node_id in cluster.ids("bookie")]
-    trusted = cluster.trust_admin_ports()
-    answers = [httpx.get(f"{url}/v1/ledgers", timeout=30, verify=trusted) for url in urls]
-    rows = [row for answer in answers for row in answer.json()["ledgers"]]
-    return {str(row["ledger_id"]) for row in rows if int(row["log_id"]) == log_id}
+    rows = _list_ledgers(cluster, log_id).values()
+    return {str(row["ledger_id"]) for ledgers in rows for row in ledgers}
+
+
+def count_entries(cluster: LocalCluster, log_id: LogId) -> dict[str, int]:
+    """How many of the log's entries each bookie holds."""
+    rows = _list_ledgers(cluster, log_id)
+    return {node_id: sum(row["entries"] for row in ledgers) for node_id, ledgers in rows.items()}
+
+
+def _list_ledgers(cluster: LocalCluster, log_id: LogId) -> dict[str, list[dict[str, Any]]]:
+    """The log's ledgers at each bookie, as its admin port tells."""
+    trusted, found = cluster.trust_admin_ports(), {}
+    for node_id in cluster.ids("bookie"):
+        url = cluster.process(node_id)["admin_url"] + "/v1/ledgers"
+        rows = httpx.get(url, timeout=30, verify=trusted).json()["ledgers"]
+        found[node_id] = [row for row in rows if int(row["log_id"]) == log_id]
+    return found
 
 
 def count_hot(cluster: LocalCluster, log: str) -> int:
