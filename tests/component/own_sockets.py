@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from duramen.runtime.edge.embedded_server import copy_socket
+from duramen.runtime.edge.port_sockets import copy_socket
 
 
 def copy_own_sockets() -> Iterator[socket.socket]:

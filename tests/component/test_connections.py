@@ -21,7 +21,8 @@ from fastapi import FastAPI
 from duramen.limits import CONNECTION_COUNT_MAX
 from duramen.runtime.admission.quotas import Quotas
 from duramen.runtime.edge.admin_connections import AdminConnections
-from duramen.runtime.edge.embedded_server import ServerLimits, count_connections, fit_connections
+from duramen.runtime.edge.embedded_server import ServerLimits, fit_connections
+from duramen.runtime.edge.port_sockets import count_connections
 from duramen.runtime.http_server import AdminServer, Answer, DataServer, PublicServer
 from duramen.runtime.public.serving import make_public_server
 from duramen.runtime.role import ServiceOptions

@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from duramen.limits import BODY_SMALL_BYTES
-from duramen.runtime.edge.embedded_server import ServerLimits, copy_socket
+from duramen.runtime.edge.embedded_server import ServerLimits
+from duramen.runtime.edge.port_sockets import copy_socket
 from duramen.runtime.http_client import NoAnswerError, OverloadedError, PeerClient
 from duramen.runtime.http_server import (
     Answer,

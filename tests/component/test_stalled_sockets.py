@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple, cast
 import httpx
 import pytest
 
-from duramen.runtime.edge.embedded_server import count_connections
+from duramen.runtime.edge.port_sockets import count_connections
 from tests.component.raw_http import PREFACE
 from tests.pauses import let_pass
 from tests.waiting import wait_for

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from duramen.client.rest_client import RestClient
-from duramen.runtime.edge.embedded_server import count_connections
+from duramen.runtime.edge.port_sockets import count_connections
 from tests.component.raw_http import PREFACE
 from tests.process.cluster import create_log, run, running_plain_cluster
 from tests.process.history import History

@@ -36,14 +36,10 @@ from duramen.limits import (
 )
 from duramen.runtime.edge.admin_connections import AdminConnections, ConnectionPlace
 from duramen.runtime.edge.admin_listener import AdminListener
-from duramen.runtime.edge.embedded_server import (
-    EmbeddedServer,
-    ServerLimits,
-    count_connections,
-    fit_connections,
-)
+from duramen.runtime.edge.embedded_server import EmbeddedServer, ServerLimits, fit_connections
 from duramen.runtime.edge.framing import CLOSING, ClearFraming, is_last
 from duramen.runtime.edge.gated import GatedApp, encode_refusal, read_head
+from duramen.runtime.edge.port_sockets import count_connections
 from duramen.runtime.identity.names import Identity
 from duramen.runtime.public.calls import find_bodies
 from duramen.runtime.security.admin_door import AdminDoor

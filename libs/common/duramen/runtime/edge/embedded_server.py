@@ -1,8 +1,9 @@
 """Granian inside this event loop: one port, its limits, and who takes it over after a renewal.
 
 The library reads certificates once. So a renewed identity starts a second server on the same port,
-which the kernel lets both listen on, and stops the first, which answers what it has and then closes
-its connections; HTTP/2 tells callers before, so none of their calls is lost.
+which the kernel lets both listen on, leads new connections to it, and then stops the first, which
+answers what it has and closes its connections; HTTP/2 tells callers before, so none of their calls
+is lost.
 
 Called by `runtime.http_server`. Source: docs/protocol/identity.md "TLS", docs/benchmarks.md "What
 shaped the design".
@@ -14,11 +15,9 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
-import os
 import resource
 import socket
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
 from granian.constants import HTTPModes, Interfaces, SSLProtocols
@@ -35,6 +34,7 @@ from duramen.limits import (
     KEEP_ALIVE_INTERVAL_US,
     KEEP_ALIVE_TIMEOUT_US,
 )
+from duramen.runtime.edge.port_sockets import bound_unsent, find_listeners, lead_to
 from duramen.runtime.security.private_copies import ServerFiles
 from duramen.units import KIB, MIB, MS, SECOND
 
@@ -42,14 +42,13 @@ _STREAM_WINDOW_BYTES: Final = FRAME_BYTES_MAX
 """One frame fits a stream's window, so that flow control never waits for a round trip."""
 
 _LOG: Final = logging.getLogger(__name__)
-_LISTEN: Final = "0A"
-_UNSENT_BYTES: Final = 256 * KIB
-"""What the kernel takes of an answer beyond what its peer's window lets it send. Without this it
-takes up to 4 MiB for each peer that does not read, out of what all sockets of the machine share."""
-
 _STOP_S: Final = 5.0
 _LEAVE_S: Final = 60.0
 """A server that was replaced has so long for the calls that it has: appends wait for as long."""
+
+_SETTLE_S: Final = 1.0
+"""A server that no new connection reaches serves on for so long: what it had accepted, or what
+waited for that, comes to its first call, and is told properly that this server leaves."""
 
 _RETRY_S: Final = 5.0
 _TAKE_OVER_LOOK_S: Final = 0.01
@@ -137,7 +136,7 @@ class EmbeddedServer:
         self._running: _Running | None = None
         self._leaving: set[asyncio.Task[None]] = set()
         self._renewing = asyncio.Lock()
-        self._is_stopping = False
+        self._stopping = asyncio.Event()
         if certificates is not None:
             certificates.on_change(self._want_renewal)
 
@@ -151,14 +150,14 @@ class EmbeddedServer:
                 _, writer = await asyncio.open_connection(self._host, self.port)
                 writer.close()
                 self._reserved.close()
-                _bound_unsent(find_listeners(self.port))
+                bound_unsent(find_listeners(self.port))
                 return
             await asyncio.sleep(0.01)
         raise TimeoutError(f"port {self.port} did not come up")
 
     async def stop(self) -> None:
         """Stop listening and end the open requests."""
-        self._is_stopping = True
+        self._stopping.set()
         self._reserved.close()
         async with self._renewing:
             running = self._running
@@ -215,7 +214,7 @@ class EmbeddedServer:
         """Whether another server serves now, or none is to any more."""
         async with self._renewing:
             before = self._running
-            if before is None or self._is_stopping:
+            if before is None or self._stopping.is_set():
                 return True
             known = find_listeners(self.port)
             try:
@@ -228,11 +227,22 @@ class EmbeddedServer:
                 await self._end(after, _STOP_S)
                 return False
             self._running = after
-            _bound_unsent(find_listeners(self.port) - known)
-        if self._on_replaced is not None:
-            self._on_replaced()
-        await self._end(before, _LEAVE_S)
+            added = find_listeners(self.port) - known
+            bound_unsent(added)
+            lead_to(added, len(known))
+            if self._on_replaced is not None:
+                self._on_replaced()
+            # The next one waits for this: of three that listen the kernel would lose the place.
+            await self._settle()
+            leaving = asyncio.create_task(self._end(before, _LEAVE_S))
+            await _is_true(lambda: not known & find_listeners(self.port))
+        await leaving
         return True
+
+    async def _settle(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_SETTLE_S):
+                await self._stopping.wait()
 
     async def _end(self, running: _Running, most_s: float) -> None:
         running.server.stop()  # type: ignore[no-untyped-call]  # granian has no annotation there
@@ -261,76 +271,20 @@ def _read_tls_options(files: ServerFiles) -> dict[str, Any]:
     }
 
 
-def count_connections(port: int) -> tuple[int, int] | None:
-    """How many connections of a listening port are accepted, and how many wait for it.
-
-    Read from Linux's own tables, for the HTTP library does not tell; None elsewhere.
-    """
-    accepted = waiting = 0
-    rows = _read_sockets(port)
-    if rows is None:
-        return None
-    for _, _, _, state, queues, _, _, _, _, inode, *_ in rows:
-        if state == _LISTEN:
-            waiting += int(queues.partition(":")[2], 16)
-        elif inode != "0":  # the kernel has no owner yet for those that wait
-            accepted += 1
-    return accepted, waiting
-
-
-def find_listeners(port: int) -> frozenset[str]:
-    """The sockets that listen on a port, by inode; none where the system does not tell."""
-    rows = _read_sockets(port) or ()
-    return frozenset(inode for _, _, _, state, _, _, _, _, _, inode, *_ in rows if state == _LISTEN)
-
-
-def _bound_unsent(listeners: frozenset[str]) -> None:
-    """Have the connections that these sockets accept hold no more than `_UNSENT_BYTES` unsent.
-
-    The library makes its sockets itself and has no option for that; accepted ones inherit it.
-    """
-    wanted = {f"socket:[{inode}]" for inode in listeners}
-    for link in Path("/proc/self/fd").iterdir() if wanted else ():
-        with contextlib.suppress(OSError):  # who listed the folder has closed it again
-            if str(link.readlink()) in wanted:
-                with copy_socket(int(link.name)) as listener:
-                    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
-
-
-def copy_socket(descriptor: int) -> socket.socket:
-    """A socket of this process by its number, for whoever did not open it.
-
-    Raises:
-        OSError: the number is no socket's, or none at all; nothing is left open.
-    """
-    copied = os.dup(descriptor)
-    try:
-        return socket.socket(fileno=copied)
-    except OSError:
-        os.close(copied)
-        raise
-
-
-def _read_sockets(port: int) -> list[list[str]] | None:
-    """The rows of Linux's tables whose local port this is; None elsewhere."""
-    try:
-        tables = [Path(f"/proc/self/net/{name}").read_text() for name in ("tcp", "tcp6")]
-    except OSError:
-        return None
-    rows = [line.split() for table in tables for line in table.splitlines()[1:]]
-    return [row for row in rows if int(row[1].rpartition(":")[2], 16) == port]
-
-
 async def _is_listening(running: _Running, port: int, known: frozenset[str]) -> bool:
     """Whether a server comes to listen beside those that were known to."""
+    has_come = await _is_true(lambda: running.task.done() or bool(find_listeners(port) - known))
+    # Elsewhere than on Linux nobody tells; it had its time.
+    return not running.task.done() and (has_come or not known)
+
+
+async def _is_true(condition: Callable[[], bool]) -> bool:
+    """Whether it becomes so in time."""
     for _ in range(_TAKE_OVER_LOOK_COUNT):
-        if running.task.done():
-            return False
-        if find_listeners(port) - known:
+        if condition():
             return True
         await asyncio.sleep(_TAKE_OVER_LOOK_S)
-    # Elsewhere than on Linux nobody tells; it had its time.
-    return not known
+    return False
 
 
 def _reserve_port(host: str, port: int) -> socket.socket:
