@@ -10,10 +10,11 @@ from __future__ import annotations
 import copy
 import hashlib
 import itertools
-import json
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
+
+import orjson
 
 from duramen_operator.names import API_VERSION
 from duramen_operator.plan.observed import Json, Observed, Problem, Ref, observe_objects
@@ -78,7 +79,7 @@ class World:
 
     def observe(self, **others: Any) -> Observed:
         """What the operator would see."""
-        objects = [copy.deepcopy(item) for item in self.objects.values()]
+        objects = orjson.loads(orjson.dumps(list(self.objects.values())))
         return observe_objects(NAMESPACE, "main", objects, **others)
 
     def plan(self, now: datetime = NOW, **others: Any) -> Plan:
@@ -139,12 +140,12 @@ class World:
     def run_controllers(self) -> bool:
         """Pods and claims of StatefulSets; everything ready, jobs done. Gives whether anything
         changed."""
-        before = copy.deepcopy(self.objects)
+        before = orjson.dumps(list(self.objects.values()), option=orjson.OPT_SORT_KEYS)
         for item in list(self.objects.values()):
             spec = item.get("spec", {})
             if item["kind"] == "StatefulSet":
-                template = json.dumps(spec["template"], sort_keys=True)
-                revision = hashlib.sha256(template.encode()).hexdigest()[:10]
+                template = orjson.dumps(spec["template"], option=orjson.OPT_SORT_KEYS)
+                revision = hashlib.sha256(template).hexdigest()[:10]
                 for index in range(spec["replicas"]):
                     self._make_pod(item, index, revision)
                 ready = {"readyReplicas": spec["replicas"], "updateRevision": revision}
@@ -158,7 +159,8 @@ class World:
             if item["kind"] == "PodDisruptionBudget":
                 seen = {"observedGeneration": item["metadata"]["generation"]}
                 item["status"] = {**self._judge_budget(item["spec"]), **seen}
-        return before != self.objects
+        after = orjson.dumps(list(self.objects.values()), option=orjson.OPT_SORT_KEYS)
+        return before != after
 
     def _judge_budget(self, spec: Json) -> Json:
         """What its controller says of a budget: how many pods it lets go."""
