@@ -3,7 +3,7 @@
 Clear text in, TLS out, watches passed on as they come. At the chosen request it calls back before
 passing it on, or after the API server did it and before anybody hears of that: the two sides of a
 crash. Counting starts anew with `arm`. Watches can be made silent: their connections stay open, and
-nothing comes.
+nothing comes. What else goes wrong is rolled by `api_faults`.
 
 Used by test_restarts, test_silent_watch and the tests of the issuer. Source: ADR 0020.
 """
@@ -14,7 +14,7 @@ import asyncio
 import enum
 import ssl
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,9 +23,13 @@ from typing import Final
 import aiohttp
 from aiohttp import web
 
+from tests.kubernetes.controllers.api_faults import REFUSALS, ApiFaults, Fault, Kept, make_status
+from tests.pauses import let_pass
+
 _HOP_HEADERS: Final = frozenset({"connection", "host", "transfer-encoding", "content-length"})
 _START_S: Final = 20.0
 _BODY_BYTES_MAX: Final = 1 << 24
+_OK: Final = 200
 
 
 class Moment(enum.Enum):
@@ -60,6 +64,10 @@ class DeadlyProxy:
         self.request_count = 0
         self.struck: list[str] = []
         """Method and path of each request that was struck at."""
+        self.faults: ApiFaults | None = None
+        """None: nothing goes wrong by itself."""
+        self.on_write: Callable[[str, str], None] | None = None
+        """Is told method and path of each write before the API server is."""
         self.silent_plurals: frozenset[str] = frozenset()
         """Kinds of whose changes no watch tells any more, whether it is open or begins."""
 
@@ -80,6 +88,12 @@ class DeadlyProxy:
         if aim is not None and aim.moment is Moment.BEFORE:
             await asyncio.to_thread(aim.strike)
             return web.Response(status=503)
+        faults = None if aim is not None or _is_watch(request) else self.faults
+        fault = None if faults is None else faults.choose(request.method, request.path)
+        if faults is not None and (instead := _answer_instead(request, faults, fault)) is not None:
+            return instead
+        if self.on_write is not None and request.method != "GET":
+            await asyncio.to_thread(self.on_write, request.method, request.path)
         body = await request.read() or None
         headers = {k: v for k, v in request.headers.items() if k.lower() not in _HOP_HEADERS}
         session: aiohttp.ClientSession = request.app[_SESSION]
@@ -98,19 +112,38 @@ class DeadlyProxy:
                 await asyncio.to_thread(aim.strike)
                 return web.Response(status=503)
             kept = {k: v for k, v in found.headers.items() if k.lower() not in _HOP_HEADERS}
+            if faults is not None:
+                whole = await found.read()
+                if fault is Fault.UNHEARD:
+                    return _refuse(fault)
+                if request.method == "GET" and found.status == _OK:
+                    faults.keep(request.raw_path, Kept(kept, whole))
+                return web.Response(status=found.status, headers=kept, body=whole)
             response = web.StreamResponse(status=found.status, headers=kept)
             # A watch ends when the operator does, at whichever side that is noticed first.
             with suppress(aiohttp.ClientError, ConnectionError, asyncio.CancelledError):
                 await response.prepare(request)
-                async for piece in found.content.iter_any():
-                    if not self._is_silent(request):
-                        await response.write(piece)
+                await self._pass_on(request, found.content, response)
                 await response.write_eof()
             return response
 
+    async def _pass_on(
+        self, request: web.Request, content: aiohttp.StreamReader, response: web.StreamResponse
+    ) -> None:
+        if not _is_watch(request):
+            async for piece in content.iter_any():
+                await response.write(piece)
+            return
+        async for event in _split(content):
+            faults = self.faults
+            wait_s, count = (0.0, 1) if faults is None else faults.disturb()
+            if wait_s:
+                await let_pass(wait_s, what="an event that is late")
+            if not self._is_silent(request):
+                await response.write(event * count)
+
     def _is_silent(self, request: web.Request) -> bool:
-        is_watch = request.query.get("watch") in ("1", "true")
-        return is_watch and request.path.rpartition("/")[2] in self.silent_plurals
+        return request.path.rpartition("/")[2] in self.silent_plurals
 
     def _count_in(self, request: web.Request) -> Aim | None:
         with self._lock:
@@ -126,6 +159,35 @@ class DeadlyProxy:
             self._aim = None
             self.struck.append(f"{request.method} {request.path}")
             return aim
+
+
+def _is_watch(request: web.Request) -> bool:
+    return request.query.get("watch") in ("1", "true")
+
+
+def _answer_instead(
+    request: web.Request, faults: ApiFaults, fault: Fault | None
+) -> web.Response | None:
+    """What is answered without the API server, if anything is."""
+    if fault is Fault.OLDER and (older := faults.find_older(request.raw_path)):
+        return web.Response(headers=older.headers, body=older.body)
+    if fault in REFUSALS and fault is not Fault.UNHEARD:
+        return _refuse(fault)
+    return None
+
+
+def _refuse(fault: Fault) -> web.Response:
+    code, body = make_status(fault)
+    return web.Response(status=code, body=body, content_type="application/json")
+
+
+async def _split(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    """The events of a watch: a line each."""
+    rest = b""
+    async for piece in content.iter_any():
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            yield line + b"\n"
 
 
 _SESSION: Final = web.AppKey("session", aiohttp.ClientSession)

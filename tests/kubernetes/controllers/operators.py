@@ -53,6 +53,7 @@ class OperatorProcess:
         *,
         resync_s: float = RESYNC_S,
         health_port: int = 0,
+        metrics_port: int = 0,
         identity: str = "operator",
         image: str = "localhost/duramen:test",
     ) -> None:
@@ -60,7 +61,7 @@ class OperatorProcess:
 
         Args:
             cluster_url: of whoever answers for every cluster's write proxy.
-            health_port: 0: any that is free.
+            health_port, metrics_port: 0: any that is free.
             identity: its name in the Lease. One that is started again goes on at once, as a
                 container does in its pod.
         """
@@ -69,7 +70,8 @@ class OperatorProcess:
         self._flags = [
             "run", "--namespace", namespace, "--write-url", cluster_url, "--admin-url", cluster_url,
             "--resync-seconds", str(resync_s), "--host", "127.0.0.1", "--health-port",
-            str(health_port), "--metrics-port", "0", "--identity", identity, "--image", image,
+            str(health_port), "--metrics-port", str(metrics_port), "--identity", identity,
+            "--image", image,
             "--zookeeper-image", "localhost/duramen-zookeeper:test",
             "--spark-image", "localhost/duramen-spark:test",
         ]  # fmt: skip

@@ -2,25 +2,31 @@
 
 The twin drains, and grants one removal at a time of who is drained; pods that the API server has
 are registered, as bookies would. Whatever write an operator died at, before or after, the next one
-ends where an undisturbed one does: the same bookies with their uids, the same claims, no grant
-left, and nobody stopped whose grant was not taken before.
+ends where an undisturbed one does: the same bookies, the same claims, no grant left, and nobody
+stopped whose grant was not taken before. So it is when a removal is cancelled, when a set is
+deleted whose claims may go and when a whole cluster is. Every other life is one among faults of the
+API server, too.
 
-DURAMEN_REMOVAL_KILLS is how many writes it dies at (`all`: each). Source:
+DURAMEN_REMOVAL_KILLS is how many writes of each it dies at (`all`: each). Source:
 docs/kubernetes/removal.md.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pytest
 
+from duramen_operator.names import CONSENT_ANNOTATION
 from tests.kubernetes.cluster.handle import ClusterHandle
 from tests.kubernetes.controllers.admin_twin import AdminTwin, running_twin
+from tests.kubernetes.controllers.api_faults import ApiFaults
 from tests.kubernetes.controllers.deadly_proxy import Aim, DeadlyProxy, Moment, running_proxy
 from tests.kubernetes.controllers.grounds import RESTRICTED, Ground
 from tests.kubernetes.controllers.operators import (
@@ -38,7 +44,8 @@ from tests.tiers import sized
 
 pytestmark = [pytest.mark.timeout(1_500), pytest.mark.long]
 
-KILLS: Final = os.environ.get("DURAMEN_REMOVAL_KILLS", str(sized(fast=1, gate=4, night=12)))
+KILLS: Final = os.environ.get("DURAMEN_REMOVAL_KILLS", "")
+"""How many writes of each course; "": as many as the course says itself."""
 AMONG: Final = (
     "statefulsets", "bookies", "bookiesets", "logclusters", "poddisruptionbudgets", "pods",
     "events",
@@ -46,6 +53,9 @@ AMONG: Final = (
 """What a removal writes; the Lease of an operator is the matter of tests/kubernetes/leading."""
 MOST: Final = 5
 LEAST: Final = 4
+NEVER: Final = 10_000
+LIFE_S: Final = 6.0
+"""A life with nothing left to be done goes on for so long: what is told last is a write, too."""
 
 
 class RemovalGround(Ground):
@@ -58,6 +68,8 @@ class RemovalGround(Ground):
         self.proxy = proxy
         config = write_kubeconfig(cluster, namespace, proxy.url)
         self.operator = OperatorProcess(config, namespace, twin.url, resync_s=RESYNC_S)
+        self.counted = 0
+        """Writes of the last life that count."""
 
     def register(self) -> None:
         """What bookies do: those that run are there, and those that do not are absent."""
@@ -81,9 +93,27 @@ class RemovalGround(Ground):
             and self.condition("BookieSet", "main", "Progressing") == "False/Settled"
         )
 
+    def run(self, *words: str) -> None:
+        """kubectl in this namespace."""
+        self.cluster.kubectl("-n", self.namespace, *words)
+
     def resize(self, replicas: int) -> None:
-        run = self.cluster.kubectl
-        run("-n", self.namespace, "scale", "bks/main", f"--replicas={replicas}")
+        self.run("scale", "bks/main", f"--replicas={replicas}")
+
+    def claims_of_bookies(self) -> dict[str, str]:
+        """Name and uid of each."""
+        found = self.uids("pvc").items()
+        return {name: uid for name, uid in found if "zookeeper" not in name}
+
+    def is_set_gone(self) -> bool:
+        """Whether nothing of the set is left but claims; services and budget are the cluster's."""
+        self.register()
+        return not self.pods() and not self.list("bookies,bookiesets")
+
+    def is_cluster_gone(self) -> bool:
+        """The same of the cluster."""
+        kinds = "statefulsets,deployments,services,poddisruptionbudgets,pods,logclusters"
+        return self.is_set_gone() and not self.list(kinds)
 
     def settle(self, count: int) -> None:
         """Wait for that, with an operator that nobody disturbs."""
@@ -91,19 +121,128 @@ class RemovalGround(Ground):
         with running_operator(self.operator):
             wait_for_objects(lambda: self.is_settled(count), HANG_S, f"{count} bookies to settle")
 
-    def live(self, aim: Aim) -> bool:
+    def live(self, aim: Aim, is_over: Callable[[], bool], faults: ApiFaults | None = None) -> bool:
         """One life of an operator that dies at this write; False: it had no such write."""
-        before = len(self.proxy.struck)
-        self.operator.start()
+        before, began_s = len(self.proxy.struck), time.monotonic()
         self.proxy.arm(aim)
-        ends = len(self.twin.changes)
-        wait_for_objects(lambda: self._is_over(before, ends), HANG_S, "a life to end")
+        self.proxy.faults = faults
+        self.operator.start()
+
+        def has_ended() -> bool:
+            is_idle = is_over() and time.monotonic() > began_s + LIFE_S
+            return len(self.proxy.struck) > before or is_idle
+
+        wait_for_objects(has_ended, HANG_S, "a life to end")
         self.operator.kill()
+        self.proxy.faults = None
+        self.counted = self.proxy.aimed_count
+        self.proxy.arm(None)
         return len(self.proxy.struck) > before
 
-    def _is_over(self, before: int, ends: int) -> bool:
-        is_idle = self.is_settled(LEAST) and len(self.twin.changes) > ends
-        return len(self.proxy.struck) > before or is_idle
+
+class Course(NamedTuple):
+    """Something that people begin, from the same world each time."""
+
+    begin: Callable[[RemovalGround], None]
+    is_over: Callable[[RemovalGround], bool]
+    kills: int
+    """Lives that end in the gate."""
+    go_back: Callable[[RemovalGround], None]
+    prepare: Callable[[RemovalGround], None] = lambda _: None
+    keeps_claims: bool = True
+    """Else those of the bookies go, and no others."""
+
+
+def remove(here: RemovalGround) -> None:
+    here.resize(LEAST)
+
+
+def grow_again(here: RemovalGround) -> None:
+    here.resize(MOST)
+    here.settle(MOST)
+
+
+def wait_for_turn(here: RemovalGround) -> None:
+    """A removal that is recorded and drains, and cannot go on."""
+    here.twin.state.disruptions = [make_grant()]
+    here.resize(LEAST)
+
+    def is_waiting() -> bool:
+        here.register()
+        return "granted is zookeeper/z" in here.message("BookieSet", "main", "Progressing")
+
+    with running_operator(here.operator):
+        wait_for_objects(is_waiting, SETTLE_S, "the removal to wait for its turn")
+
+
+def cancel(here: RemovalGround) -> None:
+    here.resize(MOST)
+    here.twin.state.disruptions = []
+
+
+def delete_set(here: RemovalGround) -> None:
+    here.run("delete", "bks/main", "--wait=false")
+
+
+def delete_cluster(here: RemovalGround) -> None:
+    here.run("delete", "dc/main", "bks/main", "--wait=false")
+
+
+def make_again(here: RemovalGround) -> None:
+    with running_operator(here.operator):
+        here.install(replicas=MOST, domains=[])
+    here.settle(MOST)
+
+
+def allow_claims(here: RemovalGround) -> None:
+    """Somebody says that the claims of this very set may go, and is told that they would."""
+    here.run("patch", "bks/main", "--type=merge", '--patch={"spec": {"claims": "Delete"}}')
+    uid = here.uids("bookiesets")["BookieSet/main"]
+    here.run("annotate", "bks/main", f"{CONSENT_ANNOTATION}={uid}")
+
+
+def are_claims_named(here: RemovalGround) -> bool:
+    """Whether the claims go with the set's StatefulSets."""
+    here.register()
+    selector = "app.kubernetes.io/component=bookie"
+    policies = [
+        one["spec"].get("persistentVolumeClaimRetentionPolicy", {}).get("whenDeleted")
+        for one in here.cluster.list("statefulsets", here.namespace, selector)
+    ]
+    return "Delete" in policies
+
+
+def consent(here: RemovalGround) -> None:
+    allow_claims(here)
+    with running_operator(here.operator):
+        wait_for_objects(lambda: are_claims_named(here), SETTLE_S, "the claims to be named")
+
+
+def are_claims_gone(here: RemovalGround) -> bool:
+    return here.is_set_gone() and not here.claims_of_bookies()
+
+
+def take_back(here: RemovalGround) -> None:
+    """The mind is changed: claims stay again, whoever deletes the set then."""
+    here.run("annotate", "bks/main", f"{CONSENT_ANNOTATION}-")
+    with running_operator(here.operator):
+        wait_for_objects(lambda: not are_claims_named(here), SETTLE_S, "the claims to stay")
+    here.run("patch", "bks/main", "--type=merge", '--patch={"spec": {"claims": "Retain"}}')
+    here.settle(MOST)
+
+
+COURSES: Final = {
+    "removed": Course(remove, lambda here: here.is_settled(LEAST), 4, grow_again),
+    "cancelled": Course(
+        cancel, lambda here: here.is_settled(MOST), 1, lambda _: None, prepare=wait_for_turn
+    ),
+    "consented": Course(allow_claims, are_claims_named, 1, take_back),
+    "consented and deleted": Course(
+        delete_set, are_claims_gone, 1, make_again, prepare=consent, keeps_claims=False
+    ),
+    "set deleted": Course(delete_set, RemovalGround.is_set_gone, 1, make_again),
+    "cluster deleted": Course(delete_cluster, RemovalGround.is_cluster_gone, 1, make_again),
+}
 
 
 @contextmanager
@@ -135,63 +274,51 @@ def check_order(twin: AdminTwin) -> None:
     assert not twin.state.disruptions
 
 
-def test_an_operator_that_dies_at_a_write_of_a_removal_is_followed_by_one_that_ends_it(
-    kwok_cluster: ClusterHandle,
+@pytest.mark.parametrize("name", COURSES)
+def test_an_operator_that_dies_at_a_write_is_followed_by_one_that_ends_it(
+    kwok_cluster: ClusterHandle, name: str
 ) -> None:
+    course = COURSES[name]
     with removal_ground(kwok_cluster) as here:
-        uids = here.uids("pods")
-        claims = here.uids("pvc")
-        # How many writes a removal has, undisturbed.
-        here.resize(LEAST)
-        here.proxy.arm(None)
-        here.operator.start()
-        here.proxy.arm(aim_at(10_000, Moment.BEFORE, here))
-        wait_for_objects(lambda: here.is_settled(LEAST), HANG_S, "the first removal")
-        here.operator.kill()
-        writes = here.proxy.aimed_count
-        check_order(here.twin)
-        numbers = range(1, writes + 1)
-        if KILLS != "all":
-            numbers = range(1, writes + 1, max(1, writes // int(KILLS)))
-        struck = 0
-        for index, number in enumerate(numbers):
-            here.resize(MOST)
-            here.settle(MOST)
-            here.resize(LEAST)
-            moment = (Moment.BEFORE, Moment.AFTER)[index % 2]
-            struck += here.live(aim_at(number, moment, here))
-            here.settle(LEAST)
-            check_order(here.twin)
-            assert here.uids("pvc") == claims
-            left = here.uids("pods").items()
-            gone = {f"Pod/main-{LEAST}"}
-            assert {item for item in uids.items() if item[0] not in gone} <= left
-        sys.stderr.write(f"{writes} writes, {struck} lives ended at {len(numbers)} of them\n")
+
+        def live(number: int, moment: Moment, faults: ApiFaults | None = None) -> bool:
+            """Begun, disturbed, ended by another operator, judged, and back at the beginning."""
+            course.prepare(here)
+            uids, claims, of_bookies = here.uids("pods"), here.uids("pvc"), here.claims_of_bookies()
+            course.begin(here)
+            is_over = functools.partial(course.is_over, here)
+            aim = Aim(number, moment, is_writes_only=True, strike=here.operator.kill, among=AMONG)
+            is_struck = here.live(aim, is_over, faults)
+            with running_operator(here.operator):
+                wait_for_objects(is_over, HANG_S, f"what is {name} to be so")
+            kept = claims.items() if course.keeps_claims else claims.items() - of_bookies.items()
+            assert here.uids("pvc").items() == kept
+            if name in ("removed", "cancelled"):
+                check_order(here.twin)
+                assert here.uids("pods").items() <= uids.items()
+            course.go_back(here)
+            return is_struck
+
+        # How many writes it has, undisturbed.
+        live(NEVER, Moment.BEFORE)
+        writes = here.counted
+        numbers = pick_numbers(writes, course.kills)
+        struck = sum(
+            live(number, tuple(Moment)[index % 2], faults_of(index))
+            for index, number in enumerate(numbers)
+        )
+        sys.stderr.write(f"{name}: {writes} writes, {struck} lives ended at {len(numbers)}\n")
         assert struck >= len(numbers) // 2
 
 
-def test_a_wish_that_is_taken_back_while_it_drains_leaves_all_as_they_were(
-    kwok_cluster: ClusterHandle,
-) -> None:
-    with removal_ground(kwok_cluster) as here:
-        before = here.uids("pods")
-        with running_operator(here.operator):
-            here.twin.state.disruptions = [make_grant()]
-            here.resize(LEAST)
-
-            def is_waiting() -> bool:
-                here.register()
-                return "granted is zookeeper/z" in here.message("BookieSet", "main", "Progressing")
-
-            wait_for_objects(is_waiting, SETTLE_S, "the removal to wait for its turn")
-            here.resize(MOST)
-            here.twin.state.disruptions = []
-            wait_for_objects(lambda: here.is_settled(MOST), HANG_S, "all to serve again")
-        assert here.uids("pods") == before
+def pick_numbers(writes: int, kills: int) -> Sequence[int]:
+    """At which writes operators die: spread over all of them."""
+    wanted = writes if KILLS == "all" else int(KILLS or sized(fast=1, gate=kills, night=12))
+    return range(1, writes + 1, max(1, writes // max(wanted, 1))) if writes else ()
 
 
-def aim_at(number: int, moment: Moment, here: RemovalGround) -> Aim:
-    return Aim(number, moment, is_writes_only=True, strike=here.operator.kill, among=AMONG)
+def faults_of(index: int) -> ApiFaults | None:
+    return ApiFaults(index, time.monotonic) if index % 4 > 1 else None
 
 
 def make_grant() -> dict[str, Any]:

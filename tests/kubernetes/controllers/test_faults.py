@@ -1,0 +1,159 @@
+"""Two operators of one namespace while everything between them and the API server goes wrong.
+
+Each has a proxy of its own, which lies and fails by dice (`api_faults`): lists of a while ago,
+events that are lost, late or doubled, conflicts, 429, 5xx before and after, Leases out of reach for
+longer than they last. People change objects all the while. Then the faults end, and what there is
+is what there is where nothing ever went wrong; nobody was stopped without a grant, no claim went.
+
+DURAMEN_FAULT_WORLDS is how many worlds (1, at night 6), DURAMEN_SEED where random numbers begin.
+Source: docs/kubernetes/one-hand.md, docs/kubernetes/restarts.md.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Final
+
+import pytest
+
+from tests.kubernetes.cluster.handle import ClusterHandle
+from tests.kubernetes.controllers.admin_twin import AdminTwin, running_twin
+from tests.kubernetes.controllers.api_faults import REFUSALS, ApiFaults, Fault
+from tests.kubernetes.controllers.changing_world import (
+    END_S,
+    Ground,
+    check_calls,
+    finish,
+    list_faults,
+    live_calmly,
+    make_changes,
+    make_twin,
+)
+from tests.kubernetes.controllers.deadly_proxy import running_proxy
+from tests.kubernetes.controllers.operators import (
+    Objects,
+    OperatorProcess,
+    install_definitions,
+    running_operator,
+    wait_for_objects,
+    write_kubeconfig,
+)
+from tests.kubernetes.controllers.outcomes import Outcome, compare
+from tests.tiers import sized
+
+pytestmark = [pytest.mark.timeout(1_500), pytest.mark.long]
+
+WORLDS: Final = int(os.environ.get("DURAMEN_FAULT_WORLDS", sized(fast=1, gate=1, night=6)))
+SEED: Final = int(os.environ.get("DURAMEN_SEED", "10"))
+CALLS_BETWEEN: Final = 40
+"""Of the twin, between two changes: about a pass."""
+WRITES_MAX: Final = 1_500
+"""Of both, but for the Lease; undisturbed it is about two hundred."""
+
+READS: Final = (Fault.OLDER,)
+WRITES: Final = tuple(REFUSALS)
+EVENTS: Final = (Fault.DROPPED, Fault.LATE, Fault.DOUBLED)
+OPERATORS: Final = ("one", "two")
+
+
+class Stops:
+    """Who was stopped by an operator, and whether that was granted."""
+
+    def __init__(self, objects: Objects, twin: AdminTwin) -> None:
+        self._objects, self._twin = objects, twin
+        self.evicted: list[str] = []
+        self.faults: list[str] = []
+        self.write_count = 0
+
+    def on_write(self, method: str, path: str) -> None:
+        """A write is about to be sent; in a thread."""
+        *_, plural, name = parts = path.rstrip("/").split("/")
+        self.write_count += plural != "leases"
+        if method == "DELETE" and plural in ("pods", "persistentvolumeclaims"):
+            self.faults.append(f"{method} {path}")
+        if name == "eviction":
+            self._judge_eviction(parts[-2])
+
+    def _judge_eviction(self, pod: str) -> None:
+        self.evicted.append(pod)
+        with self._twin.lock:
+            targets = {str(one["target"]) for one in self._twin.state.disruptions}
+        is_granted = any(target.endswith(f"/{pod}") for target in targets)
+        if not is_granted and self._serves(pod):
+            self.faults.append(f"{pod} was evicted, granted were {sorted(targets)}")
+
+    def _serves(self, name: str) -> bool:
+        pod = self._objects.find("pods", name) or {}
+        conditions = pod.get("status", {}).get("conditions", ())
+        return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+
+
+def test_faults_between_operators_and_the_api_server_change_nothing_in_the_end(
+    kwok_cluster: ClusterHandle,
+) -> None:
+    install_definitions(kwok_cluster)
+    seeds = range(SEED, SEED + WORLDS)
+    with ThreadPoolExecutor(3) as pool:
+        calm = pool.submit(live_calmly, kwok_cluster)
+        worlds = [pool.submit(live_among_faults, kwok_cluster, seed) for seed in seeds]
+    for seed, world in zip(seeds, worlds, strict=True):
+        assert not list(compare(world.result(), calm.result())), f"the world of seed {seed}"
+
+
+def live_among_faults(cluster: ClusterHandle, seed: int) -> Outcome:
+    """What becomes of the changes there; what else must hold is checked."""
+    with ExitStack() as stack:
+        twin = stack.enter_context(running_twin(make_twin()))
+        namespace = stack.enter_context(cluster.namespace())
+        objects = Objects(cluster, namespace)
+        stops = Stops(objects, twin)
+        proxies, operators = [], []
+        for index, identity in enumerate(OPERATORS):
+            proxy = stack.enter_context(running_proxy(cluster.url, cluster.certificate))
+            proxy.on_write = stops.on_write
+            proxy.faults = ApiFaults(seed * len(OPERATORS) + index, time.monotonic)
+            proxies.append(proxy)
+            config = write_kubeconfig(cluster, f"{namespace}-{identity}", proxy.url)
+            operators.append(OperatorProcess(config, namespace, twin.url, identity=identity))
+        for operator in operators:
+            stack.enter_context(running_operator(operator))
+        ground = Ground(objects, twin, operators[0])
+        live_on(ground, operators)
+        counts = [proxy.faults.counts for proxy in proxies if proxy.faults is not None]
+        for proxy in proxies:
+            proxy.faults = None
+        found = finish(ground, [], f"the world of seed {seed}")
+        sys.stderr.write(
+            f"faults of seed {seed}: {counts}, stopped: {stops.evicted}, "
+            f"{stops.write_count} writes\n"
+        )
+        for faults in (READS, WRITES, EVENTS):
+            assert sum(one[fault.value] for one in counts for fault in faults), faults
+        assert not stops.faults
+        assert stops.write_count <= WRITES_MAX
+        assert stops.evicted, "the new image restarts sequencers"
+        assert all(operator.is_running for operator in operators)
+        assert not [line for one in operators for line in list_faults(one.log.read_text())]
+        check_calls(twin)
+        return found
+
+
+def live_on(ground: Ground, operators: list[OperatorProcess]) -> None:
+    """People change things; somebody serves in between, however badly."""
+    for change in make_changes():
+        ready = functools.partial(change.is_time, ground)
+        wait_for_objects(ready, END_S, "the next change to have its time")
+        change.do(ground)
+        wait_pass(ground.twin)
+        assert all(operator.is_running for operator in operators)
+
+
+def wait_pass(twin: AdminTwin) -> None:
+    """Until somebody has asked the cluster about as much as a pass does."""
+    calls = twin.call_count + CALLS_BETWEEN
+    wait_for_objects(lambda: twin.call_count >= calls, END_S, "a pass among faults")
