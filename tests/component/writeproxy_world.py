@@ -41,6 +41,7 @@ from tests.waiting import wait_for
 PATHS = Paths("c")
 RECORDS = "/v1/namespaces/a/logs/l/records"
 RAW = "application/octet-stream"
+_HANG_S = 120
 Scenario = Callable[["World"], Awaitable[None]]
 Decide = Callable[[Append], Awaitable[AppendResult | None]]
 
@@ -200,7 +201,7 @@ def run(
     scenario: Scenario, sequencer_count: int = 1, *, cors_origins: tuple[str, ...] = ()
 ) -> None:
     async def play() -> None:
-        async with World(sequencer_count, cors_origins) as world, asyncio.timeout(30):
+        async with World(sequencer_count, cors_origins) as world, asyncio.timeout(_HANG_S):
             await scenario(world)
 
     uvloop.run(play())
