@@ -235,7 +235,7 @@ class EmbeddedServer:
             # The next one waits for this: of three that listen the kernel would lose the place.
             await self._settle()
             leaving = asyncio.create_task(self._end(before, _LEAVE_S))
-            await _is_true(lambda: not known & find_listeners(self.port))
+            await _comes_true(lambda: not known & find_listeners(self.port))
         await leaving
         return True
 
@@ -273,12 +273,12 @@ def _read_tls_options(files: ServerFiles) -> dict[str, Any]:
 
 async def _is_listening(running: _Running, port: int, known: frozenset[str]) -> bool:
     """Whether a server comes to listen beside those that were known to."""
-    has_come = await _is_true(lambda: running.task.done() or bool(find_listeners(port) - known))
+    has_come = await _comes_true(lambda: running.task.done() or bool(find_listeners(port) - known))
     # Elsewhere than on Linux nobody tells; it had its time.
     return not running.task.done() and (has_come or not known)
 
 
-async def _is_true(condition: Callable[[], bool]) -> bool:
+async def _comes_true(condition: Callable[[], bool]) -> bool:
     """Whether it becomes so in time."""
     for _ in range(_TAKE_OVER_LOOK_COUNT):
         if condition():

@@ -60,7 +60,7 @@ def bound_unsent(listeners: frozenset[str]) -> None:
     Accepted ones inherit it.
     """
     for listener in _copy_listeners(listeners):
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # a kernel without it takes more
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
 
 
