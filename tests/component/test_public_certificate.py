@@ -244,6 +244,36 @@ def test_another_certificate_is_shown_and_no_call_is_lost(tmp_path: Path) -> Non
     asyncio.run(scenario())
 
 
+def test_a_change_before_the_start_and_many_at_once_are_each_shown_in_the_end(
+    tmp_path: Path,
+) -> None:
+    issuer, folder = Issuer(), tmp_path / "public"
+    issuer.fill(folder)
+
+    async def scenario() -> None:
+        certificate = PublicCertificate(folder, read_public_folder(folder, read_time()))
+        server = PublicServer("127.0.0.1", 0, answer, certificate=certificate)
+        early = issuer.fill(folder)
+        await certificate.look()
+        await let_pass(0.05, what="the renewal that is asked for")
+        await server.start()
+        try:
+            trust = issuer.trust()
+            assert await asyncio.to_thread(read_shown, server.port, trust) == early
+            for _ in range(5):
+                latter = issuer.fill(folder)
+                await certificate.look()
+
+            async def is_shown() -> bool:
+                return await asyncio.to_thread(read_if_taken, server.port, trust) == latter
+
+            await wait_for(is_shown, rest_s=0.02)
+        finally:
+            await server.stop()
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.usefixtures("many_files")
 def test_who_never_ends_a_handshake_keeps_nobody_out_and_is_sent_away(tmp_path: Path) -> None:
     """Half of them say nothing, and half begin to say hello."""

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.process.cluster import LocalCluster, running_cluster
 from tests.process.pages import DOCS, Step, check_shown, read_page, run_page
 from tests.process.times import HANG_S
+from tests.waiting import wait_in_thread
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(3 * HANG_S)]
 
@@ -27,8 +29,22 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         yield started
 
 
+def wait_whole(cluster: LocalCluster) -> None:
+    """A page may kill what it likes; the next one begins where the sequencer reaches all again."""
+    (sequencer,) = cluster.ids("sequencer")
+    cluster.wait_ready(*cluster.ids("bookie"), sequencer)
+
+    def are_reached() -> bool:
+        url = cluster.process(sequencer)["admin_url"] + "/v1/statistics"
+        answer = httpx.get(url, timeout=30, verify=cluster.trust_admin_ports())
+        return answer.json()["unreached_bookies"] == []  # type: ignore[no-any-return]
+
+    wait_in_thread(are_reached, HANG_S, "all bookies to be reached")
+
+
 @pytest.mark.parametrize("name", PAGES)
 def test_a_quick_start_does_what_it_says(name: str, cluster: LocalCluster, tmp_path: Path) -> None:
+    wait_whole(cluster)
     state = cluster.state()
     addresses = {
         "localhost:7301": state["write_url"].removeprefix("http://"),

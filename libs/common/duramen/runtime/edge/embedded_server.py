@@ -47,8 +47,9 @@ _LEAVE_S: Final = 60.0
 """A server that was replaced has so long for the calls that it has: appends wait for as long."""
 
 _SETTLE_S: Final = 1.0
-"""A server that no new connection reaches serves on for so long: what it had accepted, or what
-waited for that, comes to its first call, and is told properly that this server leaves."""
+"""A server that no new connection reaches serves on for so long, unless it is to be replaced once
+more: what it had accepted, or what waited for that, comes to its first call, and is told properly
+that this server leaves."""
 
 _RETRY_S: Final = 5.0
 _TAKE_OVER_LOOK_S: Final = 0.01
@@ -136,7 +137,9 @@ class EmbeddedServer:
         self._running: _Running | None = None
         self._leaving: set[asyncio.Task[None]] = set()
         self._renewing = asyncio.Lock()
-        self._stopping = asyncio.Event()
+        self._is_stopping = False
+        self._next = asyncio.Event()
+        """Another renewal is due, or the end has come: whoever takes its time hurries."""
         if certificates is not None:
             certificates.on_change(self._want_renewal)
 
@@ -157,7 +160,8 @@ class EmbeddedServer:
 
     async def stop(self) -> None:
         """Stop listening and end the open requests."""
-        self._stopping.set()
+        self._is_stopping = True
+        self._next.set()
         self._reserved.close()
         async with self._renewing:
             running = self._running
@@ -197,6 +201,9 @@ class EmbeddedServer:
     # --- Renewal ---------------------------------------------------------------------------------
 
     def _want_renewal(self) -> None:
+        if self._next.is_set():
+            return  # it waits for its turn, and reads what there is then
+        self._next.set()
         task = asyncio.create_task(self._renew())
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
@@ -213,9 +220,12 @@ class EmbeddedServer:
     async def _take_over(self) -> bool:
         """Whether another server serves now, or none is to any more."""
         async with self._renewing:
-            before = self._running
-            if before is None or self._stopping.is_set():
+            if self._is_stopping:
                 return True
+            self._next.clear()
+            before = self._running
+            if before is None:
+                return True  # what starts reads what there is then
             known = find_listeners(self.port)
             try:
                 after = self._launch()
@@ -240,9 +250,10 @@ class EmbeddedServer:
         return True
 
     async def _settle(self) -> None:
+        """Let the server before come to the calls of whom it had accepted."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_SETTLE_S):
-                await self._stopping.wait()
+                await self._next.wait()
 
     async def _end(self, running: _Running, most_s: float) -> None:
         running.server.stop()  # type: ignore[no-untyped-call]  # granian has no annotation there
