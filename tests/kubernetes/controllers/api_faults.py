@@ -4,7 +4,7 @@ What is read was so a while ago; watches lose events, tell them late, or twice; 
 (409, 429), fail before they are done, or are done and nobody hears of it; and now and then the
 Leases are out of reach for longer than one lasts.
 
-Used by test_restarts and test_removal. Source: docs/kubernetes/one-hand.md, ADR 0020.
+Used by test_faults and test_removal. Source: docs/kubernetes/one-hand.md, ADR 0020.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class ApiFaults:
         self._answers: OrderedDict[str, deque[Kept]] = OrderedDict()
         self._leases_back_s = 0.0
         self.counts: Counter[str] = Counter()
-        """How often each one came, and how long the Leases were away."""
+        """How often each one came, and how often the Leases went away."""
 
     def choose(self, method: str, path: str) -> Fault | None:
         """What becomes of a request that is no watch."""

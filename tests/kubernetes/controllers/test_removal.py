@@ -4,8 +4,8 @@ The twin drains, and grants one removal at a time of who is drained; pods that t
 are registered, as bookies would. Whatever write an operator died at, before or after, the next one
 ends where an undisturbed one does: the same bookies, the same claims, no grant left, and nobody
 stopped whose grant was not taken before. So it is when a removal is cancelled, when a set is
-deleted whose claims may go and when a whole cluster is. Every other life is one among faults of the
-API server, too.
+deleted whose claims may go and when a whole cluster is. In a full run half of the lives are among
+faults of the API server, too.
 
 DURAMEN_REMOVAL_KILLS is how many writes of each it dies at (`all`: each). Source:
 docs/kubernetes/removal.md.
