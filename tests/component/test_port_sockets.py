@@ -7,15 +7,10 @@ Source: docs/protocol/identity.md "TLS".
 from __future__ import annotations
 
 import socket
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import pytest
-
 from duramen.runtime.edge.port_sockets import count_connections, find_listeners, lead_to
-
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has tables of sockets")
 
 CONNECTION_COUNT = 64
 

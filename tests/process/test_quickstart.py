@@ -37,7 +37,8 @@ def wait_whole(cluster: LocalCluster) -> None:
     def are_reached() -> bool:
         url = cluster.process(sequencer)["admin_url"] + "/v1/statistics"
         answer = httpx.get(url, timeout=30, verify=cluster.trust_admin_ports())
-        return answer.json()["unreached_bookies"] == []  # type: ignore[no-any-return]
+        unreached: list[str] = answer.json()["unreached_bookies"]
+        return not unreached
 
     wait_in_thread(are_reached, HANG_S, "all bookies to be reached")
 

@@ -14,7 +14,6 @@ import json
 import random
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from duramen_operator.leading.hand import LEASE_S
@@ -55,27 +54,21 @@ class Kept(NamedTuple):
     body: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Shares:
-    """How many of a hundred requests, or events, each fault hits."""
-
-    older: int = 6
-    conflict: int = 3
-    busy: int = 2
-    undone: int = 3
-    unheard: int = 3
-    event: int = 20
-    """Of events, one of their three faults."""
-    leases_away: int = 1
+READS: Final = ((Fault.OLDER, 6), (Fault.BUSY, 1), (Fault.UNDONE, 1))
+WRITES: Final = ((Fault.CONFLICT, 3), (Fault.BUSY, 2), (Fault.UNDONE, 3), (Fault.UNHEARD, 3))
+"""How many of a hundred requests each fault hits."""
+EVENTS_SHARE: Final = 20
+"""Of a hundred events, those that one of three faults hits."""
+LEASES_SHARE: Final = 1
+"""Of a hundred requests about Leases, those from which on they are away."""
 
 
 class ApiFaults:
     """The faults of one proxy; the same seed gives the same dice, though not the same requests."""
 
-    def __init__(self, seed: int, clock_s: Callable[[], float], shares: Shares | None = None):
+    def __init__(self, seed: int, clock_s: Callable[[], float]) -> None:
         self._dice = random.Random(seed)
         self._clock_s = clock_s
-        self._shares = shares or Shares()
         self._answers: OrderedDict[str, deque[Kept]] = OrderedDict()
         self._leases_back_s = 0.0
         self.counts: Counter[str] = Counter()
@@ -85,15 +78,8 @@ class ApiFaults:
         """What becomes of a request that is no watch."""
         if "/leases" in path and self._are_leases_away():
             return self._note(Fault.UNDONE)
-        roll, shares = self._dice.uniform(0, 100), self._shares
-        if method == "GET":
-            rows = [(Fault.OLDER, shares.older), (Fault.BUSY, 1), (Fault.UNDONE, 1)]
-        else:
-            rows = [
-                (Fault.CONFLICT, shares.conflict), (Fault.BUSY, shares.busy),
-                (Fault.UNDONE, shares.undone), (Fault.UNHEARD, shares.unheard),
-            ]  # fmt: skip
-        for fault, share in rows:
+        roll = self._dice.uniform(0, 100)
+        for fault, share in READS if method == "GET" else WRITES:
             if roll < share:
                 return self._note(fault)
             roll -= share
@@ -114,7 +100,7 @@ class ApiFaults:
 
     def disturb(self) -> tuple[float, int]:
         """Of an event: after how many seconds it is told, and how often."""
-        if self._dice.uniform(0, 100) >= self._shares.event:
+        if self._dice.uniform(0, 100) >= EVENTS_SHARE:
             return 0.0, 1
         fault = self._note(self._dice.choice((Fault.DROPPED, Fault.LATE, Fault.DOUBLED)))
         if fault is Fault.LATE:
@@ -123,7 +109,7 @@ class ApiFaults:
 
     def _are_leases_away(self) -> bool:
         now_s = self._clock_s()
-        if now_s >= self._leases_back_s and self._dice.uniform(0, 100) < self._shares.leases_away:
+        if now_s >= self._leases_back_s and self._dice.uniform(0, 100) < LEASES_SHARE:
             self.counts["leases away"] += 1
             self._leases_back_s = now_s + LEASES_AWAY_S
         return now_s < self._leases_back_s

@@ -245,6 +245,10 @@ COURSES: Final = {
 }
 
 
+LASTING: Final = ("removed", "cancelled")
+"""Courses that leave a cluster; how many writes a deletion has depends on who is faster."""
+
+
 @contextmanager
 def removal_ground(cluster: ClusterHandle) -> Iterator[RemovalGround]:
     install_definitions(cluster)
@@ -293,9 +297,10 @@ def test_an_operator_that_dies_at_a_write_is_followed_by_one_that_ends_it(
                 wait_for_objects(is_over, HANG_S, f"what is {name} to be so")
             kept = claims.items() if course.keeps_claims else claims.items() - of_bookies.items()
             assert here.uids("pvc").items() == kept
-            if name in ("removed", "cancelled"):
+            if name in LASTING:
                 check_order(here.twin)
-                assert here.uids("pods").items() <= uids.items()
+                gone = f"Pod/main-{LEAST}" if name == "removed" else ""
+                assert here.uids("pods") == {pod: uids[pod] for pod in uids if pod != gone}
             course.go_back(here)
             return is_struck
 
@@ -308,7 +313,7 @@ def test_an_operator_that_dies_at_a_write_is_followed_by_one_that_ends_it(
             for index, number in enumerate(numbers)
         )
         sys.stderr.write(f"{name}: {writes} writes, {struck} lives ended at {len(numbers)}\n")
-        assert struck >= len(numbers) // 2
+        assert struck >= (max(1, len(numbers) // 2) if name in LASTING else len(numbers) // 2)
 
 
 def pick_numbers(writes: int, kills: int) -> Sequence[int]:
