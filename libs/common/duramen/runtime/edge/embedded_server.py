@@ -282,7 +282,7 @@ def _read_tls_options(files: ServerFiles) -> dict[str, Any]:
     }
 
 
-async def _is_listening(running: _Running, port: int, known: frozenset[str]) -> bool:
+async def _is_listening(running: _Running, port: int, known: frozenset[int]) -> bool:
     """Whether a server comes to listen beside those that were known to."""
     has_come = await _comes_true(lambda: running.task.done() or bool(find_listeners(port) - known))
     # Elsewhere than on Linux nobody tells; it had its time.

@@ -1,4 +1,4 @@
-"""The sockets of a port, as Linux's tables tell: who listens, and who waits to be accepted.
+"""The sockets of a port, as Linux's table tells: who listens, and who waits to be accepted.
 
 The HTTP library makes its sockets itself, tells nobody of them, and has no option for what is set
 here. Elsewhere than on Linux nothing is known and nothing is set.
@@ -17,9 +17,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from duramen.runtime.edge.socket_table import HELD, LISTEN, list_sockets
 from duramen.units import KIB
 
-_LISTEN: Final = "0A"
 _UNSENT_BYTES: Final = 256 * KIB
 """What the kernel takes of an answer beyond what its peer's window lets it send. Without this it
 takes up to 4 MiB for each peer that does not read, out of what all sockets of the machine share."""
@@ -34,27 +34,22 @@ _RETURN: Final = 0x06
 def count_connections(port: int) -> tuple[int, int] | None:
     """How many connections of a listening port are accepted, and how many wait for it.
 
-    Read from Linux's own tables, for the HTTP library does not tell; None elsewhere.
+    The kernel tells, for the HTTP library does not; None elsewhere than on Linux.
     """
-    accepted = waiting = 0
-    rows = _read_sockets(port)
+    rows = list_sockets(port, LISTEN, *HELD)
     if rows is None:
         return None
-    for _, _, _, state, queues, _, _, _, _, inode, *_ in rows:
-        if state == _LISTEN:
-            waiting += int(queues.partition(":")[2], 16)
-        elif inode != "0":  # the kernel has no owner yet for those that wait
-            accepted += 1
-    return accepted, waiting
+    waiting = sum(row.waiting_count for row in rows if row.state == LISTEN)
+    # The kernel has no owner yet for those that wait.
+    return sum(row.state != LISTEN and row.inode != 0 for row in rows), waiting
 
 
-def find_listeners(port: int) -> frozenset[str]:
+def find_listeners(port: int) -> frozenset[int]:
     """The sockets that listen on a port, by inode; none where the system does not tell."""
-    rows = _read_sockets(port) or ()
-    return frozenset(inode for _, _, _, state, _, _, _, _, _, inode, *_ in rows if state == _LISTEN)
+    return frozenset(row.inode for row in list_sockets(port, LISTEN) or ())
 
 
-def bound_unsent(listeners: frozenset[str]) -> None:
+def bound_unsent(listeners: frozenset[int]) -> None:
     """Have the connections that these sockets accept hold no more than `_UNSENT_BYTES` unsent.
 
     Accepted ones inherit it.
@@ -64,7 +59,7 @@ def bound_unsent(listeners: frozenset[str]) -> None:
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
 
 
-def lead_to(listeners: frozenset[str], place: int) -> None:
+def lead_to(listeners: frozenset[int], place: int) -> None:
     """Have new connections come to one of the sockets that share a port, and to no other.
 
     Without this the kernel spreads them, and those that wait at a socket that closes are reset.
@@ -81,7 +76,7 @@ def lead_to(listeners: frozenset[str], place: int) -> None:
             listener.setsockopt(socket.SOL_SOCKET, _ATTACH_REUSEPORT_CBPF, program)
 
 
-def _copy_listeners(listeners: frozenset[str]) -> Iterator[socket.socket]:
+def _copy_listeners(listeners: frozenset[int]) -> Iterator[socket.socket]:
     wanted = {f"socket:[{inode}]" for inode in listeners}
     for link in Path("/proc/self/fd").iterdir() if wanted else ():
         with contextlib.suppress(OSError):  # who listed the folder has closed it again
@@ -102,13 +97,3 @@ def copy_socket(descriptor: int) -> socket.socket:
     except OSError:
         os.close(copied)
         raise
-
-
-def _read_sockets(port: int) -> list[list[str]] | None:
-    """The rows of Linux's tables whose local port this is; None elsewhere."""
-    try:
-        tables = [Path(f"/proc/self/net/{name}").read_text() for name in ("tcp", "tcp6")]
-    except OSError:
-        return None
-    rows = [line.split() for table in tables for line in table.splitlines()[1:]]
-    return [row for row in rows if int(row[1].rpartition(":")[2], 16) == port]
