@@ -4,7 +4,7 @@ A port is picked some seconds before its process listens. Of two that pick in on
 moment, one finds its port taken now and then. Workers of one run are not the only ones: CI tests on
 Kubernetes beside `make test`, and people test in several checkouts. So the range is divided, and
 each process holds the lock of one share, in the user's cache folder, until it ends. Called by
-`tests/machine.py` before the first test, and by who starts a Kubernetes by hand.
+`tests/machine.py` before the first test, and by who starts a Kubernetes or chaos by hand.
 """
 
 from __future__ import annotations

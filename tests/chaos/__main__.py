@@ -25,6 +25,7 @@ from tests.chaos.run import ChaosOptions, RunError, end_on_signals
 from tests.chaos.schedule import ALL_KINDS, list_kinds
 from tests.chaos.trials import TRIES, run_until_valid
 from tests.combinations import FIRST, OTHERS, VARIABLE, choose_combinations
+from tests.ports import keep_ports_apart
 
 
 def main() -> int:
@@ -39,6 +40,7 @@ def main() -> int:
     if unknown := set(arguments.only) - set(known):
         kinds = ", ".join(known)
         parser.error(f"--only {', '.join(sorted(unknown))}: must be one of {kinds}")
+    keep_ports_apart()
     seed = secrets.randbits(32) if arguments.seed is None else arguments.seed
     options = ChaosOptions(
         seed=seed,

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import httpx
 
-from duramen.cluster.layout import HOST, ProcessPlan
+from duramen.cluster.layout import HOST, ProcessPlan, pick_free_port
 from duramen.cluster.process import prepare_command
 from duramen.cluster.supervisor import ClusterError, ClusterEvent, ClusterOptions, Supervisor
 from tests.chaos import tether
@@ -32,7 +32,6 @@ from tests.chaos.issuer import RunIssuer
 from tests.chaos.keys import ClusterKeys
 from tests.chaos.layout import Layout
 from tests.chaos.links import Links
-from tests.chaos.ports import PortPool
 from tests.waiting import comes_true
 
 READY_TIMEOUT_S: Final = 120.0
@@ -71,15 +70,17 @@ class ChaosCluster:
         self._folder = folder
         self._on_text = on_event
         self._plans: dict[str, ProcessPlan] = {}
-        ports = PortPool()
-        self._ports = {node_id: ports.take() for role in _LINKED for node_id in layout.ids(role)}
+        # A forwarder listens only while its process lives: this process picks no port twice.
+        self._ports = {
+            node_id: pick_free_port() for role in _LINKED for node_id in layout.ids(role)
+        }
         self._held: dict[str, threading.Event] = {}
         self._accepting: set[str] = set()
         self._is_stopping = threading.Event()
         self._exited_ns: dict[str, int] = {}
         self.links = Links(self.pids)
         self._ensemble = Ensemble(
-            folder, layout.ids("zookeeper"), ports, may_start=self._wait_released,
+            folder, layout.ids("zookeeper"), may_start=self._wait_released,
             on_started=self._on_zookeeper_started, on_exited=self._on_exited,
         )  # fmt: skip
         self.keys = ClusterKeys(folder, self._ensemble.places) if is_secure else None

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from duramen.cluster.layout import HOST
+from duramen.cluster.layout import HOST, pick_free_port
 from duramen.cluster.process import read_tail
 from duramen.cluster.supervisor import ClusterError
 from duramen.runtime.embedded_zookeeper import (
@@ -32,7 +32,6 @@ from duramen.runtime.embedded_zookeeper import (
 )
 from tests.chaos import tether
 from tests.chaos.keys import ClusterKeys
-from tests.chaos.ports import PortPool
 from tests.chaos.waiting import wait_at_most
 from tests.waiting import comes_true
 
@@ -67,7 +66,6 @@ class Ensemble:
         self,
         folder: Path,
         ids: list[str],
-        ports: PortPool,
         *,
         may_start: Callable[[str], Awaitable[None]],
         on_started: Callable[[str], None],
@@ -83,8 +81,11 @@ class Ensemble:
         self._servers: dict[str, _Server] = {}
         for node_id in ids:
             log_file = folder / "logs" / f"{node_id}.log"
-            self._servers[node_id] = _Server(node_id, folder / node_id, log_file, ports.take())
-        members = [EnsembleMember(n, ports.take(), ports.take()) for n, _ in enumerate(ids, 1)]
+            self._servers[node_id] = _Server(node_id, folder / node_id, log_file, pick_free_port())
+        members = [
+            EnsembleMember(number, pick_free_port(), pick_free_port())
+            for number, _ in enumerate(ids, 1)
+        ]
         self._members = members if len(ids) > 1 else []
 
     @property

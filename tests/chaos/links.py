@@ -1,10 +1,10 @@
 """The wires between the processes of a run: TCP forwarders that can be cut, no root needed.
 
 Each server process has one forwarder in front of it, whose address it advertises; who connects is
-found by the connection's owner in /proc. So a cut is between any two processes or sets of them, in
-both directions or in one, silent (bytes wait and come late, as after a healed partition) or with
-resets. A forwarder listens only while its process does: a dead process refuses connections here as
-it would by itself.
+found by the connection's owner, once there is a cut. So a cut is between any two processes or sets
+of them, in both directions or in one, silent (bytes wait and come late, as after a healed
+partition) or with resets. A forwarder listens only while its process does: a dead process refuses
+connections here as it would by itself.
 
 What a cut held back is counted: a cut that held nothing back proved nothing. Called by `cluster`
 (life of the servers) and `nemesis` (cuts). Source: docs/testing.md "Chaos".
@@ -17,12 +17,12 @@ import fcntl
 import os
 import struct
 import termios
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final, Literal, cast
 
+from duramen.runtime.edge.socket_table import ANY_PORT, HELD, list_sockets
 from tests.chaos.waiting import wait_at_most
 
 HOST: Final = "127.0.0.1"
@@ -118,6 +118,7 @@ class Links:
     def cut(self, cut: Cut) -> None:
         """Begin a partition."""
         self._cuts.append(cut)
+        self._identify([pair for pair in self._pairs if pair.source is None])
         for pair in list(self._pairs):
             pair.review()
 
@@ -141,20 +142,27 @@ class Links:
         found = [cut for cut in self._cuts if cut.holds(sender, receiver)]
         return next((cut for cut in found if cut.mode == "reset"), found[0] if found else None)
 
-    def identify(self, peer_port: int, own_port: int) -> str:
-        """The process of this run that a local connection came from."""
-        source = find_connection_owner(peer_port, own_port, self._find_pids())
-        self.unknown_count += source == UNKNOWN
-        return source
-
     def register(self, pair: Pair) -> None:
         """A connection came."""
         self.connection_count += 1
         self._pairs.add(pair)
+        if self._cuts:
+            self._identify([pair])
 
     def forget(self, pair: Pair) -> None:
         """A connection is over."""
         self._pairs.discard(pair)
+
+    def _identify(self, pairs: Sequence[Pair]) -> None:
+        """Find out which processes of this run these came from; all at once, for that takes long.
+
+        Without a cut nobody asks: a machine that forgets 60,000 connections of other tests would
+        keep this event loop, and so every wire, at it.
+        """
+        owners = list_owners(self._find_pids()) if pairs else {}
+        for pair in pairs:
+            pair.source = owners.get(pair.ports, UNKNOWN)
+            self.unknown_count += pair.source == UNKNOWN
 
 
 class Pair:
@@ -164,23 +172,27 @@ class Pair:
         self._links = links
         self._real_port = real_port
         self._connecting: asyncio.Task[None] | None = None
-        self.source = UNKNOWN
+        self.source: str | None = None
+        """Who connected; None: nobody has asked yet."""
+        self.ports = (0, 0)
+        """Those of who connected, and of the forwarder."""
         self.target = target
         self.near = _End(self)
         self.far = _End(self)
         self.near.other, self.far.other = self.far, self.near
 
     def on_accepted(self, peer_port: int, own_port: int) -> None:
-        """A client is there; find out who, and connect it on."""
+        """A client is there; connect it on."""
+        self.ports = (peer_port, own_port)
         self._links.register(self)
-        self.source = self._links.identify(peer_port, own_port)
         self.review()
         self._connect_unless_held()
 
     def review(self) -> None:
         """Bring both ends in line with the cuts of this moment."""
-        forth = self._links.find_cut(self.source, self.target)
-        back = self._links.find_cut(self.target, self.source)
+        source = self.source or UNKNOWN
+        forth = self._links.find_cut(source, self.target)
+        back = self._links.find_cut(self.target, source)
         for cut in (forth, back):
             if cut is not None and cut.mode == "reset":
                 cut.touched.add(id(self))
@@ -195,9 +207,10 @@ class Pair:
         """Tell a cut that is about to end whether it held bytes of this connection back."""
         if cut.mode == "reset":
             return
+        source = self.source or UNKNOWN
         for end, sender, receiver in (
-            (self.near, self.source, self.target),
-            (self.far, self.target, self.source),
+            (self.near, source, self.target),
+            (self.far, self.target, source),
         ):
             if cut.holds(sender, receiver) and end.has_waiting_bytes():
                 cut.touched.add(id(self))
@@ -330,33 +343,28 @@ class _End(asyncio.Protocol):
             (transport.resume_reading if wanted else transport.pause_reading)()
 
 
-def find_connection_owner(port: int, remote_port: int, pids: Mapping[int, str]) -> str:
-    """The name of the process, among `pids`, whose connection has these two ports; UNKNOWN.
+def list_owners(pids: Mapping[int, str]) -> dict[tuple[int, int], str]:
+    """Local and remote port → the name of the process, among `pids`, that has this connection.
 
     One local port may have a connection to each of several remote ones, of other processes.
     """
-    inode = find_inode(port, remote_port)
-    if inode is None:
-        return UNKNOWN
-    wanted = f"socket:[{inode}]"
-    for pid, name in pids.items():
-        folder = f"/proc/{pid}/fd"
-        with suppress(OSError):
-            for number in os.listdir(folder):
-                with suppress(OSError):
-                    if os.readlink(f"{folder}/{number}") == wanted:
-                        return name
-    return UNKNOWN
+    names = {inode: name for pid, name in pids.items() for inode in _list_inodes(pid)}
+    sockets = list_sockets(ANY_PORT, *HELD)
+    assert sockets is not None, "cuts need Linux's table of sockets"
+    return {
+        (one.local_port, one.remote_port): names[one.inode] for one in sockets if one.inode in names
+    }
 
 
-def find_inode(port: int, remote_port: int) -> str | None:
-    """The inode of the established socket of loopback with these ports."""
-    wanted = [f"0100007F:{port:04X}", f"0100007F:{remote_port:04X}", "01"]
-    for line in Path("/proc/net/tcp").read_text(encoding="ascii").splitlines()[1:]:
-        fields = line.split()
-        if fields[1:4] == wanted:
-            return fields[9]
-    return None
+def _list_inodes(pid: int) -> Iterator[int]:
+    """The sockets that a process has open."""
+    folder = f"/proc/{pid}/fd"
+    with suppress(OSError):
+        for number in os.listdir(folder):
+            with suppress(OSError):
+                kind, _, inode = os.readlink(f"{folder}/{number}").partition(":")
+                if kind == "socket":
+                    yield int(inode.strip("[]"))
 
 
 async def _is_served(port: int) -> bool:

@@ -153,7 +153,7 @@ async def run_chaos(
         if not limit.expired():
             raise
         raise RunError(run.report(f"no end within {limit_s:g} s")) from error
-    except RunError as error:
+    except (DuramenError, PeerError, RunError) as error:
         raise RunError(run.report(str(error))) from error
     return await asyncio.to_thread(run.judge)
 

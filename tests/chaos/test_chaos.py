@@ -18,7 +18,7 @@ import pytest
 import uvloop
 
 from tests.chaos.layout import REGIONS
-from tests.chaos.run import ChaosOptions
+from tests.chaos.run import ChaosOptions, RunError
 from tests.chaos.trials import run_until_valid
 from tests.combinations import FIRST, OTHERS, choose_combinations
 
@@ -67,7 +67,10 @@ def test_nothing_is_lost_of_any_kind_with_a_disk_and_a_region(
 
 def judge(options: ChaosOptions, capsys: pytest.CaptureFixture[str]) -> None:
     events: list[str] = []
-    summary = uvloop.run(run_until_valid(options, say=events.append))
+    try:
+        summary = uvloop.run(run_until_valid(options, say=events.append))
+    except RunError as error:
+        pytest.fail("\n".join([str(error), *events]))
     with capsys.disabled():
         counts = summary.counts
         kind = options.combination

@@ -16,7 +16,6 @@ import pytest
 from duramen.runtime.stores.metadata_store import OutcomeUnknown, SessionState, Unavailable
 from duramen.runtime.stores.zookeeper_store import ZooKeeperStore
 from tests.chaos.ensemble import Ensemble
-from tests.chaos.ports import PortPool
 from tests.chaos.waiting import wait_at_most
 from tests.waiting import comes_true
 
@@ -34,7 +33,7 @@ class Town:
         self.held: set[str] = set()
         self.events: list[tuple[str, str]] = []
         self.ensemble = Ensemble(
-            folder, IDS, PortPool(), may_start=self._wait,
+            folder, IDS, may_start=self._wait,
             on_started=lambda node_id: self.events.append(("started", node_id)),
             on_exited=lambda node_id: self.events.append(("exited", node_id)),
         )  # fmt: skip

@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack, asynccontextmanager, suppress
 
@@ -15,7 +17,7 @@ import pytest
 import uvloop
 
 from duramen.cluster.layout import HOST, pick_free_port
-from tests.chaos.links import Cut, Links, find_inode
+from tests.chaos.links import Cut, Links, list_owners
 
 ME, SERVER = frozenset({"me"}), frozenset({"server"})
 WAIT_S = 30
@@ -152,9 +154,15 @@ def test_connections_from_one_port_to_several_are_told_apart() -> None:
             client.bind(clients[0].getsockname())
         for client, server in zip(clients, servers, strict=True):
             client.connect(server.getsockname())
-        port = clients[0].getsockname()[1]
-        found = [find_inode(port, server.getsockname()[1]) for server in servers]
-        assert found == [str(os.fstat(client.fileno()).st_ino) for client in clients]
+        port, last = clients[0].getsockname()[1], clients[-1].fileno()
+        waiting = [sys.executable, "-c", "import sys; sys.stdin.read()"]
+        with subprocess.Popen(waiting, stdin=subprocess.PIPE, pass_fds=[last]) as heir:
+            clients.pop().close()
+            pids = {os.getpid(): "me", heir.pid: "heir"}
+            owners = list_owners(pids)
+            heir.communicate()
+        found = [owners[port, server.getsockname()[1]] for server in servers]
+        assert found == ["me", "me", "heir"]
 
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
