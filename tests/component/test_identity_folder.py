@@ -11,8 +11,10 @@ import json
 import os
 import shutil
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 import pytest
@@ -78,9 +80,7 @@ def test_a_pods_folder_in_a_volume_of_several_is_read_as_one_generation(
     def mount(generation: str, held: HeldIdentity) -> None:
         place = volume / generation / "bookie-0"
         place.mkdir(parents=True)
-        leaf = held.leaf.public_bytes(Encoding.PEM)
-        files = {"tls.key": encode_key(held.key), "tls.crt": leaf, **encode_bundle(held.bundle)}
-        for name, content in files.items():
+        for name, content in list_files(held).items():
             (place / name).write_bytes(content)
             (place / name).chmod(0o600)
         (volume / "..new").symlink_to(generation)
@@ -208,26 +208,53 @@ def test_a_reader_never_sees_two_generations(
     assert read_folder(node, NOW).leaf == renewals[-1].leaf
 
 
+@pytest.mark.parametrize("name", ["tls.key", "tls.crt", "ca.crt", "ca.crl"])
 def test_a_copy_that_goes_on_is_waited_for(
-    node: Path, ca: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, ca: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Copied file after file, as a person does: no link, and for a moment two generations."""
+    """Copied file after file, as a person does: no link, and for a moment two generations, of
+    which the file that is being copied is empty, half there, or the other's."""
     monkeypatch.setattr(generations, "_SETTLING_S", 20.0)
     plain = tmp_path / "plain"
     plain.mkdir()
     held = issue(ca)
-    copy(plain, {"tls.crt": held.leaf.public_bytes(Encoding.PEM), **encode_bundle(held.bundle)})
-    copy(plain, {"tls.key": encode_key(make_key())})
-    missing = tmp_path / "missing"
+    files = list_files(held)
+    copy(plain, files | {name: b""})
+    rest = [files[name][: len(files[name]) // 2], list_files(make_other(tmp_path))[name]]
+
+    def go_on(_s: float) -> None:
+        copy(plain, {name: rest.pop(0) if rest else files[name]})
+
+    # The module's own clock: threads of other tests sleep, too.
+    monkeypatch.setattr(generations, "time", SimpleNamespace(monotonic=time.monotonic, sleep=go_on))
+    assert read_folder(plain, NOW).leaf == held.leaf
+    assert not rest
+
+
+def test_a_folder_that_is_being_made_is_waited_for(
+    ca: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = issue(ca)
 
     def finish(_s: float) -> None:
-        copy(plain, {"tls.key": encode_key(held.key)})
-        if not missing.exists():
-            write_folder(missing, held)
+        write_folder(tmp_path / "missing", held)
 
-    monkeypatch.setattr("duramen.runtime.identity.generations.time.sleep", finish)
-    assert read_folder(plain, NOW).leaf == held.leaf
-    assert read_folder(missing, NOW).leaf == held.leaf
+    monkeypatch.setattr(generations, "_SETTLING_S", 20.0)
+    monkeypatch.setattr(
+        generations, "time", SimpleNamespace(monotonic=time.monotonic, sleep=finish)
+    )
+    assert read_folder(tmp_path / "missing", NOW).leaf == held.leaf
+
+
+def list_files(held: HeldIdentity) -> dict[str, bytes]:
+    leaf = held.leaf.public_bytes(Encoding.PEM)
+    return {"tls.key": encode_key(held.key), "tls.crt": leaf, **encode_bundle(held.bundle)}
+
+
+def make_other(folder: Path) -> HeldIdentity:
+    """Of another CA of the same cluster."""
+    begin_authority(folder / "other", DOMAIN, NOW)
+    return issue(folder / "other")
 
 
 def copy(folder: Path, files: dict[str, bytes]) -> None:

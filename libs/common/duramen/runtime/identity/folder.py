@@ -79,7 +79,8 @@ class HeldIdentity(NamedTuple):
 def read_folder(folder: Path, now: dt.datetime) -> HeldIdentity:
     """What a folder holds now: all files of one generation.
 
-    Blocks for 2 s at most, where files are missing or do not fit: somebody may be copying.
+    Blocks for 2 s at most, where files are missing, half there or do not fit: somebody may be
+    copying.
 
     Raises:
         IdentityError: a file is missing, too open, not readable, or not to be trusted.
@@ -137,7 +138,7 @@ def parse_bundle(
     try:
         anchors = tuple(x509.load_pem_x509_certificates(anchors_pem))
     except UNREADABLE:
-        raise IdentityError(f"{path} holds no certificates in PEM") from None
+        raise UnsettledError(f"{path} holds no certificates in PEM") from None
     if not 1 <= len(anchors) <= ANCHOR_COUNT_MAX:
         raise IdentityError(
             f"{path} holds {len(anchors)} certificates: 1 to {ANCHOR_COUNT_MAX} are expected"
@@ -175,7 +176,7 @@ def parse_key(path: PurePath, content: bytes) -> Key:
     try:
         key = load_pem_private_key(content, password=None)
     except UNREADABLE:
-        raise IdentityError(f"{path} holds no key in PEM without a password") from None
+        raise UnsettledError(f"{path} holds no key in PEM without a password") from None
     if not isinstance(key, Key) or not isinstance(key.curve, ec.SECP256R1):
         raise IdentityError(f"{path} holds no key on the curve P-256")
     return key
@@ -205,11 +206,11 @@ def _parse_lists(
         found = list(map(x509.load_pem_x509_crl, _split_lists(content)))
         lists = {judge_list(revoked, bundle): revoked for revoked in found}
     except UNREADABLE:
-        raise IdentityError(f"{path} holds no revocation lists in PEM") from None
+        raise UnsettledError(f"{path} holds no revocation lists in PEM") from None
     except CertificateRefusedError as error:
-        raise IdentityError(f"{path}: a list {error}") from None
+        raise UnsettledError(f"{path}: a list {error}") from None
     if len(found) != len(lists) or len(lists) != len(bundle.anchors):
-        raise IdentityError(
+        raise UnsettledError(
             f"{path} holds {len(found)} lists for {len(bundle.anchors)} CAs: one of each is "
             "expected, and may be empty"
         )
@@ -224,7 +225,7 @@ def _load_leaf(path: Path) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificates(read_file(path))[0]
     except UNREADABLE:
-        raise IdentityError(f"{path} holds no certificate in PEM") from None
+        raise UnsettledError(f"{path} holds no certificate in PEM") from None
 
 
 def read_file(path: Path, *, is_secret: bool = False) -> bytes:

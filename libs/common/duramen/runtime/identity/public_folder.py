@@ -45,7 +45,8 @@ class HeldCertificate(NamedTuple):
 def read_public_folder(folder: Path, now: dt.datetime) -> HeldCertificate:
     """What a folder holds now: all files of one generation.
 
-    Blocks for 2 s at most, where files are missing or do not fit: somebody may be copying.
+    Blocks for 2 s at most, where files are missing, half there or do not fit: somebody may be
+    copying.
 
     Raises:
         IdentityError: a file is missing, too open, not readable, or nothing to show anybody.
@@ -77,7 +78,7 @@ def _load_key(path: Path, content: bytes) -> object:
     try:
         key = load_pem_private_key(content, password=None)
     except UNREADABLE:
-        raise IdentityError(f"{path} holds no key in PEM without a password") from None
+        raise UnsettledError(f"{path} holds no key in PEM without a password") from None
     is_elliptic = isinstance(key, ec.EllipticCurvePrivateKey) and isinstance(
         key.curve, ec.SECP256R1 | ec.SECP384R1
     )
@@ -93,7 +94,7 @@ def _load_chain(path: Path, content: bytes) -> x509.Certificate:
     try:
         chain = x509.load_pem_x509_certificates(content)
     except UNREADABLE:
-        raise IdentityError(f"{path} holds no certificates in PEM") from None
+        raise UnsettledError(f"{path} holds no certificates in PEM") from None
     if len(chain) > _CHAIN_COUNT_MAX:
         raise IdentityError(f"{path} holds {len(chain)} certificates: {_CHAIN_COUNT_MAX} at most")
     leaf = chain[0]
@@ -120,5 +121,5 @@ def _read_anchors(path: Path) -> bytes:
     try:
         x509.load_pem_x509_certificates(content)
     except UNREADABLE:
-        raise IdentityError(f"{path} holds no certificates in PEM") from None
+        raise UnsettledError(f"{path} holds no certificates in PEM") from None
     return content
