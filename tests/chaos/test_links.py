@@ -156,13 +156,13 @@ def test_connections_from_one_port_to_several_are_told_apart() -> None:
             client.connect(server.getsockname())
         port, last = clients[0].getsockname()[1], clients[-1].fileno()
         waiting = [sys.executable, "-c", "import sys; sys.stdin.read()"]
-        with subprocess.Popen(waiting, stdin=subprocess.PIPE, pass_fds=[last]) as heir:
+        with subprocess.Popen(waiting, stdin=subprocess.PIPE, pass_fds=[last]) as child:
             clients.pop().close()
-            pids = {os.getpid(): "me", heir.pid: "heir"}
+            pids = {os.getpid(): "me", child.pid: "child"}
             owners = list_owners(pids)
-            heir.communicate()
+            child.communicate()
         found = [owners[port, server.getsockname()[1]] for server in servers]
-        assert found == ["me", "me", "heir"]
+        assert found == ["me", "me", "child"]
 
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])

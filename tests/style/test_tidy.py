@@ -50,6 +50,11 @@ def test_tests_read_clocks_when_they_are_played() -> None:
     assert_tidy([f for m in tests for f in tidiness.find_stale_clocks(m)])
 
 
+def test_tests_leave_other_threads_their_time() -> None:
+    tests = [m for m in read_modules() if m.is_in("tests")]
+    assert_tidy([f for m in tests for f in tidiness.find_replaced_clocks(m)])
+
+
 def test_tests_copy_no_descriptor_that_may_be_anything() -> None:
     tests = [m for m in read_modules() if m.is_in("tests")]
     assert_tidy([f for m in tests for f in tidiness.find_copied_descriptors(m)])
@@ -175,6 +180,21 @@ def test_a_clock_that_is_read_when_a_module_is_loaded_is_found(bad: str) -> None
     assert not tidiness.find_stale_clocks(Module("tests/a.py", "ENDS = {'a': lambda: time.time()}"))
     used = f"def f():\n{textwrap.indent(bad, '    ')}\n"
     assert not tidiness.find_stale_clocks(Module("tests/a.py", used))
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        'monkeypatch.setattr("duramen.runtime.identity.generations.time.sleep", finish)',
+        'monkeypatch.setattr("time.monotonic", clock)',
+        'patch.setattr(time, "time", clock)',
+        'patch.setattr(generations.time, "sleep", finish)',
+    ],
+)
+def test_a_clock_of_the_whole_process_that_is_replaced_is_found(bad: str) -> None:
+    assert len(tidiness.find_replaced_clocks(Module("tests/a.py", bad))) == 1
+    good = 'patch.setattr(generations, "time", clock)\npatch.setattr("a.times", 1)'
+    assert not tidiness.find_replaced_clocks(Module("tests/a.py", good))
 
 
 @pytest.mark.parametrize(

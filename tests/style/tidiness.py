@@ -176,6 +176,31 @@ def find_copied_descriptors(module: Module) -> list[str]:
     ]
 
 
+def find_replaced_clocks(module: Module) -> list[str]:
+    """Clocks and sleeps of the whole process that a test replaces.
+
+    A thread that an earlier test left meets them, too, and takes a step that was laid out for the
+    test. The product's module has a name of its own, which can be replaced alone.
+    """
+    return [
+        f"{module.path}:{node.lineno}: replaces every thread's time: give the module its own"
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Call)
+        and _called_name(node) == "setattr"
+        and _is_process_time(node.args)
+    ]
+
+
+def _is_process_time(arguments: list[ast.expr]) -> bool:
+    match arguments:
+        case [ast.Constant(value=str(path)), *_]:
+            return ".time." in f".{path}"
+        case [target, ast.Constant(), *_]:
+            return ast.unparse(target).rpartition(".")[2] == "time"
+        case _:
+            return False
+
+
 def _is_named_descriptor(argument: ast.expr | None) -> bool:
     """Whether it is asked of an object, as `file.fileno()` is."""
     if isinstance(argument, ast.Call):
