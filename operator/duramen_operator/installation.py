@@ -3,8 +3,9 @@
 Helm looks up the kind of all that it installs before it installs the definitions of these kinds,
 so custom resources cannot be templates of the same chart. They stand in a ConfigMap instead, and a
 job after each install and upgrade applies it (`apply`); a job before an uninstall deletes what
-stands there (`remove`), the namespace before the cluster, in bounded time. Plain HTTP with the
-pod's token: three calls need no client library. Not here: letting go of finalizers
+stands there (`remove`), the namespace before the cluster, in bounded time. An uninstall means to
+stop bookies and to leave their volumes, so it says of each object that its copies are left. Plain
+HTTP with the pod's token: four calls need no client library. Not here: letting go of finalizers
 (`duramen-operator release`).
 
 Called by charts/duramen/templates/hooks.yaml, and by tests from outside the cluster.
@@ -12,6 +13,7 @@ Called by charts/duramen/templates/hooks.yaml, and by tests from outside the clu
 
 from __future__ import annotations
 
+import json
 import ssl
 import sys
 import time
@@ -24,6 +26,8 @@ import cyclopts
 import httpx
 import yaml
 
+from duramen_operator.names import ABANDON_ANNOTATION
+
 FIELD_MANAGER: Final = "duramen-chart"
 _ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _PLURALS: Final = {
@@ -31,6 +35,10 @@ _PLURALS: Final = {
     "BookieSet": "bookiesets",
     "LogNamespace": "lognamespaces",
 }
+_HOLDERS: Final = frozenset({"LogCluster", "BookieSet"})
+"""Kinds that are not deleted while they hold copies."""
+
+_RELEASE_LABEL: Final = "app.kubernetes.io/instance"
 _APPLY_S: Final = 120.0
 """A definition is served a few seconds after it was made; an API server restarts in a minute."""
 _GONE_S: Final = 60.0
@@ -79,16 +87,17 @@ class Installation:
     def remove(self, resources: Sequence[dict[str, Any]]) -> None:
         """Delete the resources, the last one first; one that is not gone in 60 s is left alone.
 
+        Copies of entries are left where they lie. What carries the label of another release, or
+        of none, stays.
+
         Raises:
             InstallationError: refused. Safe to repeat.
         """
         for one in reversed(resources):
             deadline_s = self._now_s() + _GONE_S
-            answer = self._try(partial(self._client.delete, self._path(one)), deadline_s)
-            if answer.status_code != 404:
-                _check(answer, one)
+            if self._remove_one(one, deadline_s):
                 self._wait_gone(one, deadline_s)
-            print(f"removed {_describe(one)}", flush=True)
+                print(f"removed {_describe(one)}", flush=True)
 
     def remove_pod(self, name: str) -> None:
         """Delete a pod that helm made and leaves: that of `helm test`.
@@ -118,6 +127,46 @@ class Installation:
                 _check(answer, one)
                 return
             self._pause()
+
+    def _remove_one(self, one: dict[str, Any], deadline_s: float) -> bool:
+        """Delete the very object that is there now, if it is this release's; gives whether one is
+        on its way."""
+        found = self._try(partial(self._client.get, self._path(one)), deadline_s)
+        if found.status_code == 404:
+            return False
+        _check(found, one)
+        metadata = found.json()["metadata"]
+        if _read_release(metadata) != _read_release(one["metadata"]):
+            print(f"{_describe(one)} is not of this release, and stays", flush=True)
+            return False
+        uid = metadata["uid"]
+        if one["kind"] in _HOLDERS:
+            self._leave_copies(one, uid, deadline_s)
+        answer = self._try(
+            lambda: self._client.request(
+                "DELETE", self._path(one), json={"preconditions": {"uid": uid}}
+            ),
+            deadline_s,
+        )
+        if answer.status_code == 404:
+            return False
+        _check(answer, one)
+        return True
+
+    def _leave_copies(self, one: dict[str, Any], uid: str, deadline_s: float) -> None:
+        """Say of this very object that it may go with copies on its volumes."""
+        # Where there is another one by now, the server refuses the change.
+        metadata = {"uid": uid, "annotations": {ABANDON_ANNOTATION: uid}}
+        answer = self._try(
+            lambda: self._client.patch(
+                self._path(one),
+                content=json.dumps({"metadata": metadata}),
+                headers={"Content-Type": "application/merge-patch+json"},
+            ),
+            deadline_s,
+        )
+        if answer.status_code != 404:
+            _check(answer, one)
 
     def _wait_gone(self, one: dict[str, Any], deadline_s: float) -> None:
         while self._now_s() < deadline_s:
@@ -155,6 +204,12 @@ def _check(answer: httpx.Response, one: dict[str, Any]) -> None:
     except (ValueError, KeyError, TypeError):
         detail = answer.text[:300]
     raise InstallationError(f"{_describe(one)}: {detail}")
+
+
+def _read_release(metadata: dict[str, Any]) -> str | None:
+    """The release that an object is of, as the chart labels it."""
+    said: str | None = (metadata.get("labels") or {}).get(_RELEASE_LABEL)
+    return said
 
 
 def _describe(one: dict[str, Any]) -> str:

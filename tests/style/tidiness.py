@@ -194,7 +194,7 @@ def find_replaced_clocks(module: Module) -> list[str]:
 def _is_process_time(arguments: list[ast.expr]) -> bool:
     match arguments:
         case [ast.Constant(value=str(path)), *_]:
-            return ".time." in f".{path}"
+            return re.search(r"(^|\.)time\.\w+$", path) is not None
         case [target, ast.Constant(), *_]:
             return ast.unparse(target).rpartition(".")[2] == "time"
         case _:

@@ -114,6 +114,15 @@ class BookieSetStatus(ResourceStatus):
     stateful_sets: Annotated[
         tuple[str, ...], Field(description="StatefulSets of it, one a failure domain.")
     ] = ()
+    holds_copies: Annotated[
+        bool,
+        Field(
+            description="Whether copies of entries may lie on its bookies: true from before the "
+            "first is made until all were let go and the cluster says so. While it is true, the "
+            "chart's policy refuses to delete the object, unless the annotation "
+            "duramen.io/abandon-copies has its uid."
+        ),
+    ] = False
 
 
 class BookieSet(Resource):

@@ -441,6 +441,14 @@ class LogClusterStatus(ResourceStatus):
     write_proxies: Annotated[ServerCount, Field(description="Write proxies.")] = ServerCount()
     read_proxies: Annotated[ServerCount, Field(description="Read proxies.")] = ServerCount()
     logs: Annotated[int | None, Field(ge=0, description="Logs in it.")] = None
+    holds_copies: Annotated[
+        bool,
+        Field(
+            description="Whether copies of entries may lie on bookies of its sets. While it is "
+            "true, the chart's policy refuses to delete the object, unless the annotation "
+            "duramen.io/abandon-copies has its uid."
+        ),
+    ] = False
     endpoints: Annotated[Endpoints, Field(description="Where clients find it.")] = Endpoints()
     operator_version: Annotated[
         str,

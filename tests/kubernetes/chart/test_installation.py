@@ -5,12 +5,18 @@ The server is a function, time is a number that each pause moves on.
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import httpx
 import pytest
 
 from duramen_operator.installation import Installation, InstallationError
+from duramen_operator.names import ABANDON_ANNOTATION
 
-CLUSTER = {"apiVersion": "duramen.io/v1alpha1", "kind": "LogCluster", "metadata": {"name": "main"}}
+CLUSTER: dict[str, Any] = {
+    "apiVersion": "duramen.io/v1alpha1", "kind": "LogCluster", "metadata": {"name": "main"},
+}  # fmt: skip
 LOGS = {"apiVersion": "duramen.io/v1alpha1", "kind": "LogNamespace", "metadata": {"name": "shop"}}
 PATH = "/apis/duramen.io/v1alpha1/namespaces/here"
 
@@ -21,14 +27,18 @@ class Server:
     def __init__(self, *answers: int | Exception) -> None:
         self.answers = list(answers)
         self.calls: list[str] = []
+        self.bodies: list[str] = []
+        self.labels: dict[str, str] = {}
         self.now_s = 0.0
 
     def answer(self, request: httpx.Request) -> httpx.Response:
         self.calls.append(f"{request.method} {request.url.path.removeprefix(PATH)}")
+        self.bodies.append(request.content.decode())
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, Exception):
             raise answer
-        return httpx.Response(answer, json={"message": f"said {answer}"})
+        metadata = {"uid": "u-1", "labels": self.labels}
+        return httpx.Response(answer, json={"message": f"said {answer}", "metadata": metadata})
 
     def pause(self) -> None:
         self.now_s += 1
@@ -69,14 +79,52 @@ def test_a_refusal_is_told_at_once() -> None:
 
 
 def test_removes_the_last_first_and_waits_until_it_is_gone() -> None:
-    server = Server(200, 200, 404, 404)
+    server = Server(200, 200, 200, 404, 404)
     server.open().remove([CLUSTER, LOGS])
     assert server.calls == [
+        "GET /lognamespaces/shop",
         "DELETE /lognamespaces/shop",
         "GET /lognamespaces/shop",
         "GET /lognamespaces/shop",
-        "DELETE /logclusters/main",
+        "GET /logclusters/main",
     ]
+
+
+def test_that_its_copies_are_left_is_said_of_the_very_object_that_goes() -> None:
+    server = Server(200, 200, 200, 404)
+    server.open().remove([CLUSTER])
+    assert server.calls == [
+        "GET /logclusters/main",
+        "PATCH /logclusters/main",
+        "DELETE /logclusters/main",
+        "GET /logclusters/main",
+    ]
+    said, deleted = (json.loads(body) for body in server.bodies[1:3])
+    assert said == {"metadata": {"uid": "u-1", "annotations": {ABANDON_ANNOTATION: "u-1"}}}
+    assert deleted == {"preconditions": {"uid": "u-1"}}
+
+
+@pytest.mark.parametrize("answers", [(200, 404, 404), (200, 200, 404)])
+def test_who_goes_by_itself_meanwhile_is_no_fault(
+    capsys: pytest.CaptureFixture[str], answers: tuple[int, ...]
+) -> None:
+    server = Server(*answers)
+    server.open().remove([CLUSTER])
+    assert server.calls[-1] == "DELETE /logclusters/main"
+    assert "removed" not in capsys.readouterr().out
+
+
+def test_what_is_not_of_this_release_stays(capsys: pytest.CaptureFixture[str]) -> None:
+    """A cluster of a person's own has the name that the release would give to its first one."""
+    server = Server(200)
+    labels = {"app.kubernetes.io/instance": "demo"}
+    ours = {**CLUSTER, "metadata": {**CLUSTER["metadata"], "labels": labels}}
+    server.open().remove([ours])
+    assert server.calls == ["GET /logclusters/main"]
+    assert "LogCluster main is not of this release, and stays" in capsys.readouterr().out
+    server.labels = labels
+    server.open().remove([ours])
+    assert "DELETE /logclusters/main" in server.calls
 
 
 def test_what_does_not_go_is_left_to_the_release(capsys: pytest.CaptureFixture[str]) -> None:

@@ -60,6 +60,11 @@ class Release(Objects):
         flags = ("--wait", "--timeout=240s")
         self.cluster.helm("uninstall", RELEASE, "-n", self.namespace, *flags, timeout_s=300)
 
+    def try_delete(self, kind: str) -> str:
+        """What is said against it by an API server that deletes nothing in any case."""
+        which = (kind, RELEASE, "-n", self.namespace, "--dry-run=server")
+        return self.cluster.kubectl("delete", *which, check=False).stderr
+
     def run_hook(self, command: str) -> None:
         """`apply` or `remove`, as the hooks' account."""
         found = self.cluster.get("configmap", f"{RELEASE}-duramen-defaults", "-n", self.namespace)
@@ -118,6 +123,8 @@ def test_a_release_lives_with_the_charts_rights_alone(
         release.wait("LogCluster", RELEASE, "True/AsWanted")
         log = (tmp_path / f"operator-{release.namespace}.log").read_text()
         assert [line for line in log.splitlines() if "orbidden" in line] == []
+        for kind in ("bookieset", "logcluster"):
+            assert "holds copies of entries" in release.try_delete(kind), kind
         release.uninstall()
         wait_in_thread(lambda: _left(release) == set(), HANG_S, "nothing to be left but claims")
         assert len(release.list("persistentvolumeclaims")) == 2 * 6 + 3

@@ -87,6 +87,7 @@ class Removing:
             if problem is not None:
                 refused[step.about] = problem
         self.refusals = refused
+        self._judge_deletion()
         return len(steps)
 
     def tick(self) -> None:
@@ -121,6 +122,22 @@ class Removing:
     def is_at_rest(self) -> bool:
         """Whether a pass changes nothing."""
         return not [step for step in self.steps() if isinstance(step, Apply | Call | Delete | Stop)]
+
+    def _judge_deletion(self) -> None:
+        """Who deletes a set or the cluster now is refused, as long as an entry lies there."""
+        places = {name for name, count in self.copies.items() if count}
+        held = {("LogCluster", "main")} if places else set[tuple[str, str]]()
+        names = self.world.names("BookieSet")
+        for place in places:  # by its name: a plan may have deleted its object
+            own = max((one for one in names if place.startswith(f"{one}-")), key=len, default="")
+            held |= {("BookieSet", own)} if own else set()
+        there = {(ref.kind, ref.name) for ref in self.world.objects}
+        assert all(self.says_held(*one) for one in held & there), (held, self.copies)
+
+    def says_held(self, kind: str, name: str) -> bool:
+        """Whether a set or a cluster says that it holds copies, so that it is not deleted."""
+        status = self.world.find(kind, name).get("status", {})
+        return bool(status.get("holdsCopies", False))
 
     def _drain_on(self, name: str, row: dict[str, Any]) -> None:
         if self.copies[name]:

@@ -33,10 +33,10 @@ def test_a_plan_after_its_apply_is_empty(case: str) -> None:
 @pytest.mark.parametrize("case", SPECS)
 def test_a_cluster_is_ready_after_few_passes(case: str) -> None:
     """One makes it, one tells what was made, one sees it ready: how fast it settles, in counts.
-    Before them, one lets a bundled ZooKeeper be founded; behind them, one takes the job away that
-    gave rights to the nodes of a secured cluster."""
+    Before them, one says that the cluster is to hold copies, and lets a bundled ZooKeeper be
+    founded; behind them, one takes the job away that gave rights to the nodes of a secured one."""
     world = make_world(case)
-    assert world.converge() == {"external": 3, "secured": 5}.get(case, 4)
+    assert world.converge() == (5 if case == "secured" else 4)
     assert world.condition("LogCluster", "main", "Ready")["status"] == "True"
 
 

@@ -23,6 +23,7 @@ from duramen_operator.plan.conditions import Said, Truth, report
 from duramen_operator.plan.evictions.lives import serves
 from duramen_operator.plan.observed import Json, KubeObject, Observed, Ref
 from duramen_operator.plan.removal.course import record_cause, record_next
+from duramen_operator.plan.removal.holding import holds_copies, is_abandoned, is_told
 from duramen_operator.plan.removal.record import read_removal
 from duramen_operator.plan.removal.words import judge_removal, judge_removals
 from duramen_operator.plan.steps import Event, Status
@@ -57,6 +58,7 @@ def report_set(own: SetFrame, impossible: Sequence[str], now: datetime) -> Itera
         draining=len(own.leaving),
         selector=",".join(f"{key}={value}" for key, value in selector.items()),
         stateful_sets=list_sets(own),
+        holds_copies=holds_copies(own),
     )
     said = [
         judge_ready(len(ready), len(names), impossible),
@@ -208,10 +210,17 @@ def _judge_progress(own: SetFrame, impossible: Sequence[str], ready: int, wanted
     removals = judge_removals(own)
     if removals is not None:
         return removals
+    if not is_told(own):
+        message = (
+            "the first bookie is made once status.holdsCopies is true here and of the LogCluster; "
+            "if that stays so, the definitions are older than the operator: upgrade them"
+        )
+        return Said(PROGRESSING, "True", "BookiesStart", message)
     if ready < wanted:
         return Said(PROGRESSING, "True", "BookiesStart", f"{wanted - ready} bookies are starting")
     claims = "; when this is deleted its claims go" if is_consented(own) else ""
-    return Said(PROGRESSING, "False", "Settled", f"nothing is left to be done{claims}")
+    may_go = "; it may be deleted with its copies" if is_abandoned(own.bookie_set) else ""
+    return Said(PROGRESSING, "False", "Settled", f"nothing is left to be done{may_go}{claims}")
 
 
 def _find_refused_step(own: SetFrame) -> str:

@@ -28,6 +28,7 @@ from duramen_operator.plan.evictions.restarts import plan_restarts, plan_update_
 from duramen_operator.plan.manifests import is_foreign, plan_apply
 from duramen_operator.plan.observed import Json, KubeObject, Observed
 from duramen_operator.plan.removal.course import plan_course, plan_stops
+from duramen_operator.plan.removal.holding import is_told
 from duramen_operator.plan.steps import Apply, Delete, Event, Plan, Status, Step
 from duramen_operator.resources import ResourceError
 
@@ -144,7 +145,8 @@ def _plan_set(own: SetFrame, now: datetime) -> Iterator[Step]:
     observed = own.frame.observed
     impossible = tuple(bookies.find_impossible(own))
     let_go = set()
-    if not impossible:
+    is_served = not impossible and is_told(own)
+    if is_served:
         for manifest in bookies.make_bookies(own):
             yield from plan_apply(observed, manifest)
         yield from bookies.drop_strangers(own)

@@ -36,6 +36,7 @@ from duramen_operator.plan.conditions import Said, report
 from duramen_operator.plan.evictions.quorum import find_lost_quorum, list_waiting
 from duramen_operator.plan.evictions.restarts import list_outdated
 from duramen_operator.plan.observed import KubeObject
+from duramen_operator.plan.removal.holding import any_holds_copies, is_abandoned
 from duramen_operator.plan.removal.words import judge_removals
 from duramen_operator.plan.steps import Event, Status
 from duramen_operator.resources import LogClusterStatus
@@ -108,6 +109,7 @@ def report_cluster(
         write_proxies=counts[WRITE_PROXY],
         read_proxies=counts[READ_PROXY],
         logs=None if logs is None else len(logs),
+        holds_copies=any_holds_copies(frame, sets),
         endpoints=_find_endpoints(frame),
         operator_version=observed.version,
     )
@@ -228,7 +230,8 @@ def _judge_progress(
         return Said(PROGRESSING, "True", "Restarting", "; ".join(restarts))
     if missing:
         return Said(PROGRESSING, "True", "Starting", f"ready: {', '.join(missing)}")
-    return Said(PROGRESSING, "False", "Settled", "nothing is left to be done")
+    may_go = "; it may be deleted with its copies" if is_abandoned(frame.cluster) else ""
+    return Said(PROGRESSING, "False", "Settled", f"nothing is left to be done{may_go}")
 
 
 def _judge_held(frame: ClusterFrame) -> Said | None:

@@ -24,6 +24,7 @@ after both ends have closed it."""
 
 ANY_PORT: Final = 0
 
+_TCP: Final = socket.IPPROTO_TCP
 _SOCK_DIAG: Final = 4
 _SOCK_DIAG_BY_FAMILY: Final = 20
 _REQUEST_DUMP: Final = 0x301
@@ -90,7 +91,7 @@ def _ask(
     asked: socket.socket, family: int, port: int, states: tuple[int, ...]
 ) -> Iterator[TcpSocket]:
     wanted = sum(1 << state for state in states)
-    body = _WANTED.pack(family, socket.IPPROTO_TCP, 0, wanted) + _PORTS.pack(port, 0)
+    body = _WANTED.pack(family, _TCP, 0, wanted) + _PORTS.pack(port, 0)
     length = _HEADER.size + len(body)
     asked.send(_HEADER.pack(length, _SOCK_DIAG_BY_FAMILY, _REQUEST_DUMP, 0, 0) + body)
     while True:
@@ -99,11 +100,11 @@ def _ask(
         while at < len(answer):
             length, kind, _, _, _ = _HEADER.unpack_from(answer, at)
             content = at + _HEADER.size
-            if kind == _NLMSG_DONE:
-                return
-            if kind == _NLMSG_ERROR:
+            if kind in {_NLMSG_DONE, _NLMSG_ERROR}:
                 (code,) = struct.unpack_from("=i", answer, content)
-                raise OSError(-code, errno.errorcode.get(-code, "netlink"))
+                if code or kind == _NLMSG_ERROR:
+                    raise OSError(-code, errno.errorcode.get(-code, "netlink"))
+                return
             yield _read_row(answer, content)
             at += (length + 3) & ~3
 
