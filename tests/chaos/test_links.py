@@ -134,6 +134,18 @@ async def resetting_cut_breaks_connections() -> None:
         assert await receive(reader) == b"again"
 
 
+async def nobody_asks_who_came_without_a_cut() -> None:
+    async with echo() as (links, port):
+        reader, writer = await connect(port)
+        writer.write(b"before")
+        assert await receive(reader) == b"before"
+        (pair,) = [one for one in links._pairs if one.source is None]
+        cut = Cut(ME, SERVER)
+        links.cut(cut)
+        assert pair.source == "me"
+        links.heal(cut)
+
+
 async def dead_server_refuses() -> None:
     async with echo() as (links, port):
         await connect(port)
@@ -174,6 +186,7 @@ def test_connections_from_one_port_to_several_are_told_apart() -> None:
         one_way_cut_lets_the_other_way_through,
         cut_between_others_holds_nothing,
         resetting_cut_breaks_connections,
+        nobody_asks_who_came_without_a_cut,
         dead_server_refuses,
     ],
 )

@@ -11,9 +11,11 @@ import contextlib
 import datetime as dt
 import socket
 import ssl
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 import httpx
@@ -242,6 +244,25 @@ def test_another_certificate_is_shown_and_no_call_is_lost(tmp_path: Path) -> Non
             await calling
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("name", ["tls.key", "tls.crt"])
+def test_a_file_that_is_half_copied_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    issuer, folder = Issuer(), tmp_path / "public"
+    leaf = issuer.fill(folder)
+    whole = (folder / name).read_bytes()
+    rest = [whole[: len(whole) // 2], whole]
+    (folder / name).write_bytes(b"")
+    monkeypatch.setattr(generations, "_SETTLING_S", 20.0)
+
+    def go_on(_s: float) -> None:
+        (folder / name).write_bytes(rest.pop(0))
+
+    monkeypatch.setattr(generations, "time", SimpleNamespace(monotonic=time.monotonic, sleep=go_on))
+    assert read_public_folder(folder, read_time()).leaf == leaf
+    assert not rest
 
 
 def test_a_change_before_the_start_and_many_at_once_are_each_shown_in_the_end(

@@ -50,6 +50,10 @@ def test_tests_read_clocks_when_they_are_played() -> None:
     assert_tidy([f for m in tests for f in tidiness.find_stale_clocks(m)])
 
 
+def test_nobody_reads_all_connections_of_the_machine() -> None:
+    assert_tidy([f for m in read_modules() for f in tidiness.find_whole_tables(m)])
+
+
 def test_tests_leave_other_threads_their_time() -> None:
     tests = [m for m in read_modules() if m.is_in("tests")]
     assert_tidy([f for m in tests for f in tidiness.find_replaced_clocks(m)])
@@ -180,6 +184,13 @@ def test_a_clock_that_is_read_when_a_module_is_loaded_is_found(bad: str) -> None
     assert not tidiness.find_stale_clocks(Module("tests/a.py", "ENDS = {'a': lambda: time.time()}"))
     used = f"def f():\n{textwrap.indent(bad, '    ')}\n"
     assert not tidiness.find_stale_clocks(Module("tests/a.py", used))
+
+
+@pytest.mark.parametrize("bad", ['Path("/proc/net" "/tcp")', 'open("/proc/self/net" "/tcp6")'])
+def test_a_reader_of_all_connections_is_found(bad: str) -> None:
+    assert len(tidiness.find_whole_tables(Module("tests/a.py", bad))) == 1
+    said = '"""/proc/net' + '/tcp says the same."""'
+    assert not tidiness.find_whole_tables(Module("tests/a.py", said))
 
 
 @pytest.mark.parametrize(

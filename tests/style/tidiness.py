@@ -51,6 +51,7 @@ _CLOCKS = frozenset(
     | {"read_time", "localtime", "gmtime", "time.localtime", "time.gmtime"}
 )
 _COPIES = frozenset({"os.dup", "socket.dup", "socket.fromfd", "copy_socket"})
+_SOCKET_TABLES = re.compile(r"/proc/(\w+/)?net/(tcp|udp)")
 OWN_SOCKETS_MODULE = "tests/component/own_sockets.py"
 PAUSES = frozenset({"observe_for", "let_pass"})
 SIGNALS = frozenset({"Event", "Condition", "Semaphore", "Queue", "SimpleQueue", "Future"})
@@ -173,6 +174,22 @@ def find_copied_descriptors(module: Module) -> list[str]:
         if isinstance(node, ast.Call)
         and ast.unparse(node.func) in _COPIES
         and not _is_named_descriptor(node.args[0] if node.args else None)
+    ]
+
+
+def find_whole_tables(module: Module) -> list[str]:
+    """Readers of /proc/net, where the kernel prints all connections of the machine for each.
+
+    A loop that does so for one port or one connection stands still beside whoever leaves many.
+    """
+    texts = {id(node.value) for node in ast.walk(module.tree) if isinstance(node, ast.Expr)}
+    return [
+        f"{module.path}:{node.lineno}: reads all connections of the machine: call list_sockets"
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and id(node) not in texts
+        and _SOCKET_TABLES.search(node.value)
     ]
 
 

@@ -8,7 +8,6 @@ operator, so a label that changes there closes ways here.
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import httpx
 import pytest
 
 from duramen_operator import names
+from tests.chaos.links import list_owners
 from tests.kubernetes.chart.reachability import Peer, find_ways
 from tests.kubernetes.chart.rendering import NAMESPACE, ROOT, of_kind, pod_labels, render
 from tests.process.cluster import LocalCluster
@@ -188,27 +188,18 @@ async def _make_traffic(cluster: LocalCluster) -> None:
 def _connections(state: dict[str, Any]) -> set[tuple[str, str, str]]:
     """(role, role, port) of every connection between two processes of the cluster."""
     serving: dict[int, tuple[str, str]] = {}
-    owners: dict[str, str] = {}
     for process in state["processes"]:
         for name in ("data", "admin"):
             if process.get(f"{name}_url"):
                 port = urlsplit(process[f"{name}_url"]).port
                 assert port is not None
                 serving[port] = (process["role"], name)
-        for link in Path(f"/proc/{process['pid']}/fd").iterdir():
-            try:
-                found = re.fullmatch(r"socket:\[(\d+)\]", str(link.readlink()))
-            except FileNotFoundError:
-                continue
-            if found:
-                owners[found[1]] = process["role"]
     for server in state["zookeeper"].split(","):
         serving[int(server.rsplit(":", 1)[1])] = ("zookeeper", "client")
-    taken = set()
-    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
-        cells = line.split()
-        remote = int(cells[2].rsplit(":", 1)[1], 16)
-        if cells[9] in owners and remote in serving:
-            target, port_name = serving[remote]
-            taken.add((owners[cells[9]], target, port_name))
+    roles = {process["pid"]: process["role"] for process in state["processes"]}
+    taken = {
+        (role, *serving[remote])
+        for (_, remote), role in list_owners(roles).items()
+        if remote in serving
+    }
     return {one for one in taken if one[0] in (*SERVERS, "zookeeper")}

@@ -39,8 +39,12 @@ def empty(own: Removing) -> None:
     own.world.change("BookieSet", "bookies", replicas=0)
 
 
-@FORMS
+EXTERNAL: dict[str, Any] = {"zookeeper": {"external": {"servers": "a:2181,b:2181"}}}
+
+
+@pytest.mark.parametrize("spec", [{}, SECURED, EXTERNAL], ids=["shared", "apart", "external"])
 def test_it_is_said_before_the_first_bookie_is_made(spec: dict[str, Any]) -> None:
+    """Of an external ZooKeeper nothing else has to be awaited."""
     world = World(make_cluster(**spec), make_bookie_set(replicas=3))
     for _ in range(6):
         steps = world.plan().steps
@@ -140,6 +144,8 @@ def test_paused_and_held_it_stays() -> None:
 def test_a_set_that_cannot_be_read_keeps_its_word() -> None:
     own = Removing(3)
     own.world.change("BookieSet", "bookies", replicas=-1)
+    for ref in [r for r in own.world.objects if r.kind in {"Bookie", "Pod", "StatefulSet"}]:
+        own.world.objects.pop(ref)
     own.look()
     assert own.world.condition("BookieSet", "bookies", "Ready")["reason"] == "InvalidSpec"
     assert says(own) == (True, True)

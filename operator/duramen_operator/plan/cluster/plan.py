@@ -145,8 +145,7 @@ def _plan_set(own: SetFrame, now: datetime) -> Iterator[Step]:
     observed = own.frame.observed
     impossible = tuple(bookies.find_impossible(own))
     let_go = set()
-    is_served = not impossible and is_told(own)
-    if is_served:
+    if not impossible and is_told(own):
         for manifest in bookies.make_bookies(own):
             yield from plan_apply(observed, manifest)
         yield from bookies.drop_strangers(own)

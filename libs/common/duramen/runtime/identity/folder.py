@@ -56,6 +56,7 @@ from duramen.runtime.identity.names import Identity, IdentityError
 
 ANCHOR_COUNT_MAX: Final = 4
 _FILE_BYTES_MAX: Final = 1 << 20
+_CERTIFICATE_MARK: Final = b"-----BEGIN CERTIFICATE-----"
 _LIST_MARK: Final = b"-----BEGIN X509 CRL-----"
 
 
@@ -136,7 +137,7 @@ def parse_bundle(
     """
     path = place / BUNDLE_FILE
     try:
-        anchors = tuple(x509.load_pem_x509_certificates(anchors_pem))
+        anchors = tuple(load_certificates(anchors_pem))
     except UNREADABLE:
         raise UnsettledError(f"{path} holds no certificates in PEM") from None
     if not 1 <= len(anchors) <= ANCHOR_COUNT_MAX:
@@ -223,9 +224,21 @@ def _split_lists(content: bytes) -> list[bytes]:
 
 def _load_leaf(path: Path) -> x509.Certificate:
     try:
-        return x509.load_pem_x509_certificates(read_file(path))[0]
+        return load_certificates(read_file(path))[0]
     except UNREADABLE:
         raise UnsettledError(f"{path} holds no certificate in PEM") from None
+
+
+def load_certificates(content: bytes) -> list[x509.Certificate]:
+    """The certificates of a file in PEM, at least one.
+
+    Raises:
+        ValueError: there is none, or the last one is half there: the library passes over that.
+    """
+    found = x509.load_pem_x509_certificates(content)
+    if len(found) < content.count(_CERTIFICATE_MARK):
+        raise ValueError("a certificate is not whole")
+    return found
 
 
 def read_file(path: Path, *, is_secret: bool = False) -> bytes:

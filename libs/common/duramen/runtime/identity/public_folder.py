@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from duramen.runtime.identity.certificates import UNREADABLE, CertificateRefusedError, judge_time
-from duramen.runtime.identity.folder import read_file
+from duramen.runtime.identity.folder import load_certificates, read_file
 from duramen.runtime.identity.generations import (
     BUNDLE_FILE,
     KEY_FILE,
@@ -92,7 +92,7 @@ def _load_key(path: Path, content: bytes) -> object:
 def _load_chain(path: Path, content: bytes) -> x509.Certificate:
     """The first certificate, which names the hosts; the others are sent along."""
     try:
-        chain = x509.load_pem_x509_certificates(content)
+        chain = load_certificates(content)
     except UNREADABLE:
         raise UnsettledError(f"{path} holds no certificates in PEM") from None
     if len(chain) > _CHAIN_COUNT_MAX:
@@ -119,7 +119,7 @@ def _read_anchors(path: Path) -> bytes:
     except UnsettledError:
         return b""
     try:
-        x509.load_pem_x509_certificates(content)
+        load_certificates(content)
     except UNREADABLE:
         raise UnsettledError(f"{path} holds no certificates in PEM") from None
     return content
