@@ -5,7 +5,7 @@ plan. Filled by `observe/`, or by a test. Objects are kept as the API server gav
 models of `resources/` read them.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, NamedTuple
@@ -219,6 +219,17 @@ class Observed:
     refusals: Mapping[Ref, Problem] = field(default_factory=dict)
     """What the last pass was refused, by the object that the step was about. Not a state: a worker
     that starts anew tries once more and is told the same again."""
+    _by_kind: Mapping[str, Sequence[KubeObject]] = field(init=False, repr=False, compare=False)
+    _by_name: Mapping[tuple[str, str], KubeObject] = field(init=False, repr=False, compare=False)
+    """A plan asks for objects some thousand times, and there may be thousands of them."""
+
+    def __post_init__(self) -> None:
+        by_kind: dict[str, list[KubeObject]] = {}
+        for ref in sorted(self.objects):
+            by_kind.setdefault(ref.kind, []).append(self.objects[ref])
+        object.__setattr__(self, "_by_kind", by_kind)
+        by_name = {(ref.kind, ref.name): item for ref, item in self.objects.items()}
+        object.__setattr__(self, "_by_name", by_name)
 
     @property
     def cluster(self) -> KubeObject | None:
@@ -233,12 +244,11 @@ class Observed:
 
     def find(self, kind: str, name: str) -> KubeObject | None:
         """The object of a kind with that name, if it was seen."""
-        found = (o for ref, o in self.objects.items() if ref.kind == kind and ref.name == name)
-        return next(found, None)
+        return self._by_name.get((kind, name))
 
     def list(self, kind: str) -> tuple[KubeObject, ...]:
         """All objects of a kind, by name."""
-        return tuple(self.objects[ref] for ref in sorted(self.objects) if ref.kind == kind)
+        return tuple(self._by_kind.get(kind, ()))
 
 
 def observe_objects(

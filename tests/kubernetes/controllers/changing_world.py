@@ -25,6 +25,7 @@ from tests.kubernetes.controllers.operators import (
     wait_for_objects,
 )
 from tests.kubernetes.controllers.outcomes import Outcome, describe_objects
+from tests.kubernetes.controllers.twin_state import make_bookie
 from tests.process.times import HANG_S
 
 CALLS_OF_THREE_PASSES: Final = 120
@@ -183,25 +184,19 @@ def list_unfinished(ground: Ground) -> list[str]:
     return found
 
 
-def renew_bookies(ground: Ground) -> None:
-    """Delete the bookies' pods, as the status asks people to after a change.
+def register_bookies(ground: Ground) -> None:
+    """The bookies are there and lack nothing, so that the operator restarts the outdated ones.
 
-    Which pods are older than the last change depends on when an operator lived to make it. It is
-    told in the status of bookies, sets and cluster, which are to compare.
+    Until now the cluster knew none: which ones are older than the last change depends on when an
+    operator lived to make it.
     """
-    objects = ground.objects
-
-    def list_uids() -> set[str]:
-        pods = (one["metadata"] for one in objects.list("pods"))
-        return {one["uid"] for one in pods if one["labels"].get(COMPONENT_LABEL) == "bookie"}
-
-    old = list_uids()
-    # kubectl's own wait has a bound of its own, which a full machine exceeds.
-    objects.cluster.kubectl(
-        "-n", objects.namespace, "delete", "pods", "-l", f"{COMPONENT_LABEL}=bookie",
-        "--wait=false",
-    )  # fmt: skip
-    wait_for_objects(lambda: not old & list_uids(), END_S, "the bookies' pods to go")
+    pods = ground.objects.cluster.list(
+        "pods", ground.objects.namespace, f"{COMPONENT_LABEL}=bookie"
+    )
+    with ground.twin.lock:
+        ground.twin.state.bookies[:] = [
+            make_bookie(name, "r", name) for name in sorted(one["metadata"]["name"] for one in pods)
+        ]
 
 
 def describe_twin(twin: AdminTwin) -> dict[str, Any]:
@@ -261,7 +256,7 @@ def finish(ground: Ground, changes: list[Change], what: str) -> Outcome:
     """What there is once the changes that are left were made and nothing is left to be done."""
     do_all(ground, changes)
     settle(ground, what)
-    renew_bookies(ground)
+    register_bookies(ground)
     left: list[str] = []
 
     def is_finished() -> bool:

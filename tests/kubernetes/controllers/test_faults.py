@@ -44,6 +44,7 @@ from tests.kubernetes.controllers.operators import (
     write_kubeconfig,
 )
 from tests.kubernetes.controllers.outcomes import Outcome, compare
+from tests.kubernetes.controllers.stops import Stops
 from tests.tiers import sized
 
 pytestmark = [pytest.mark.timeout(1_500), pytest.mark.long]
@@ -59,38 +60,6 @@ READS: Final = (Fault.OLDER,)
 WRITES: Final = tuple(REFUSALS)
 EVENTS: Final = (Fault.DROPPED, Fault.LATE, Fault.DOUBLED)
 OPERATORS: Final = ("one", "two")
-
-
-class Stops:
-    """Who was stopped by an operator, and whether that was granted."""
-
-    def __init__(self, objects: Objects, twin: AdminTwin) -> None:
-        self._objects, self._twin = objects, twin
-        self.evicted: list[str] = []
-        self.faults: list[str] = []
-        self.write_count = 0
-
-    def on_write(self, method: str, path: str) -> None:
-        """A write is about to be sent; in a thread."""
-        *_, plural, name = parts = path.rstrip("/").split("/")
-        self.write_count += plural != "leases"
-        if method == "DELETE" and plural in ("pods", "persistentvolumeclaims"):
-            self.faults.append(f"{method} {path}")
-        if name == "eviction":
-            self._judge_eviction(parts[-2])
-
-    def _judge_eviction(self, pod: str) -> None:
-        self.evicted.append(pod)
-        with self._twin.lock:
-            targets = {str(one["target"]) for one in self._twin.state.disruptions}
-        is_granted = any(target.endswith(f"/{pod}") for target in targets)
-        if not is_granted and self._serves(pod):
-            self.faults.append(f"{pod} was evicted, granted were {sorted(targets)}")
-
-    def _serves(self, name: str) -> bool:
-        pod = self._objects.find("pods", name) or {}
-        conditions = pod.get("status", {}).get("conditions", ())
-        return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
 
 
 def test_faults_between_operators_and_the_api_server_change_nothing_in_the_end(

@@ -3,12 +3,12 @@
 The twin drains, and grants one removal at a time of who is drained; pods that the API server has
 are registered, as bookies would. Whatever write an operator died at, before or after, the next one
 ends where an undisturbed one does: the same bookies, the same claims, no grant left, and nobody
-stopped whose grant was not taken before. So it is when a removal is cancelled, when a set is
-deleted whose claims may go and when a whole cluster is. In a full run half of the lives are among
-faults of the API server, too.
+stopped whose grant was not taken before. So it is when a removal is cancelled, when a new image
+comes to all, when a set is deleted whose claims may go and when a whole cluster is. In a full run
+half of the lives are among faults of the API server, too.
 
 DURAMEN_REMOVAL_KILLS is how many writes of each it dies at (`all`: each). Source:
-docs/kubernetes/removal.md.
+docs/kubernetes/removal.md, docs/kubernetes/restarts.md.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from tests.kubernetes.controllers.operators import (
     wait_for_objects,
     write_kubeconfig,
 )
+from tests.kubernetes.controllers.stops import Stops
 from tests.kubernetes.controllers.twin_state import make_bookie
 from tests.process.times import HANG_S
 from tests.tiers import sized
@@ -68,6 +69,7 @@ class RemovalGround(Ground):
         self.proxy = proxy
         config = write_kubeconfig(cluster, namespace, proxy.url)
         self.operator = OperatorProcess(config, namespace, twin.url, resync_s=RESYNC_S)
+        self.stops = Stops(self, twin)
         self.counted = 0
         """Writes of the last life that count."""
 
@@ -180,6 +182,27 @@ def cancel(here: RemovalGround) -> None:
     here.twin.state.disruptions = []
 
 
+def renew_image(here: RemovalGround) -> None:
+    """Of everything: what runs as before is restarted, the bookies one by one."""
+    image = f"localhost/duramen:{'other' if are_images(here, 'next') else 'next'}"
+    here.run("patch", "dc/main", "--type=merge", f'--patch={{"spec": {{"image": "{image}"}}}}')
+
+
+def are_images(here: RemovalGround, tag: str) -> bool:
+    """Whether all bookies and sequencers run this one."""
+    pods = [*here.pods(), *here.pods("sequencer")]
+    images = {pod["spec"]["containers"][0]["image"] for pod in pods}
+    return images == {f"localhost/duramen:{tag}"}
+
+
+def is_renewed(here: RemovalGround) -> bool:
+    """Whether all of it runs as the spec says."""
+    cluster = here.find("logclusters", "main") or {}
+    tag = str(cluster["spec"].get("image", "")).partition(":")[2]
+    is_told = here.condition("LogCluster", "main", "Progressing") == "False/Settled"
+    return here.is_settled(MOST) and are_images(here, tag) and is_told
+
+
 def delete_set(here: RemovalGround) -> None:
     here.run("delete", "bks/main", "--wait=false")
 
@@ -236,6 +259,7 @@ COURSES: Final = {
     "cancelled": Course(
         cancel, lambda here: here.is_settled(MOST), 1, lambda _: None, prepare=wait_for_turn
     ),
+    "renewed": Course(renew_image, is_renewed, 1, lambda here: here.settle(MOST)),
     "consented": Course(allow_claims, are_claims_named, 1, take_back),
     "consented and deleted": Course(
         delete_set, are_claims_gone, 1, make_again, prepare=consent, keeps_claims=False
@@ -258,6 +282,7 @@ def removal_ground(cluster: ClusterHandle) -> Iterator[RemovalGround]:
         cluster.namespace(**RESTRICTED) as namespace,
     ):
         here = RemovalGround(cluster, namespace, twin, proxy)
+        proxy.on_write = here.stops.on_write
         with running_operator(here.operator):
             here.install(replicas=MOST, domains=[])
         here.settle(MOST)
@@ -302,6 +327,7 @@ def test_an_operator_that_dies_at_a_write_is_followed_by_one_that_ends_it(
                 gone = f"Pod/main-{LEAST}" if name == "removed" else ""
                 assert here.uids("pods") == {pod: uids[pod] for pod in uids if pod != gone}
             course.go_back(here)
+            assert not here.stops.faults
             return is_struck
 
         # How many writes it has, undisturbed.

@@ -16,7 +16,7 @@ from typing import Any
 
 import orjson
 
-from duramen_operator.names import API_VERSION
+from duramen_operator.names import API_VERSION, CAUGHT_UP_GATE, NOT_STOPPED_CONDITION
 from duramen_operator.plan.observed import Json, Observed, Problem, Ref, observe_objects
 from duramen_operator.plan.plan import make_plan
 from duramen_operator.plan.steps import (
@@ -158,12 +158,12 @@ class World:
         for item in self.objects.values():
             if item["kind"] == "PodDisruptionBudget":
                 seen = {"observedGeneration": item["metadata"]["generation"]}
-                item["status"] = {**self._judge_budget(item["spec"]), **seen}
+                item["status"] = {**self.judge_budget(item["spec"]), **seen}
         after = orjson.dumps(list(self.objects.values()), option=orjson.OPT_SORT_KEYS)
         return before != after
 
-    def _judge_budget(self, spec: Json) -> Json:
-        """What its controller says of a budget: how many pods it lets go."""
+    def judge_budget(self, spec: Json) -> Json:
+        """What a budget's controller says of it: how many pods it lets go."""
         wanted = spec["selector"]["matchLabels"].items()
         pods = [
             item
@@ -293,14 +293,17 @@ def _merge(value: Any, patch: Any) -> Any:
 
 
 _KUBELETS = frozenset({"ContainersReady", "Ready"})
+_OPERATORS = frozenset({CAUGHT_UP_GATE, NOT_STOPPED_CONDITION})
 
 
 def _merge_status(item: Mapping[str, Any], status: dict[str, Any]) -> dict[str, Any]:
-    """Server-side apply: of a pod each condition has an owner of its own."""
+    """Server-side apply: of a pod's conditions the operator owns its own, and those that it says no
+    more are gone."""
     if item["kind"] != "Pod":
         return status
     told = {one["type"]: one for one in status["conditions"]}
-    kept = [one for one in item["status"]["conditions"] if one["type"] not in told]
+    assert told.keys() <= _OPERATORS
+    kept = [one for one in item["status"]["conditions"] if one["type"] not in _OPERATORS]
     pod = {**item, "status": {**item["status"], "conditions": [*kept, *told.values()]}}
     _judge_readiness(pod)
     return dict(pod["status"])

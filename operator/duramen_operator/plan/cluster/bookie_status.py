@@ -11,7 +11,6 @@ from duramen.config import FlexibleReplication, Replication
 from duramen_operator.names import BOOKIE, BOOKIE_SET_LABEL, make_selector
 from duramen_operator.plan.cluster.bookies import (
     SetFrame,
-    find_outdated,
     find_refusals,
     is_consented,
     list_sets,
@@ -21,6 +20,7 @@ from duramen_operator.plan.cluster.frame import ClusterFrame
 from duramen_operator.plan.cluster.spread import DomainShare
 from duramen_operator.plan.conditions import Said, Truth, report
 from duramen_operator.plan.evictions.lives import serves
+from duramen_operator.plan.evictions.workloads import list_outdated_bookies
 from duramen_operator.plan.observed import Json, KubeObject, Observed, Ref
 from duramen_operator.plan.removal.course import record_cause, record_next
 from duramen_operator.plan.removal.holding import holds_copies, is_abandoned, is_told
@@ -41,6 +41,8 @@ from duramen_operator.resources.conditions import (
 NAMES_SHOWN_MAX = 10
 MOVING = ("freeBytes", "copies")
 """They change with every append somewhere, and that alone is no reason to write at once."""
+
+_RESTARTED = "to be restarted by the last change, each once EvictionsAllowed of the cluster is True"
 
 _CONDITION_FIELDS = frozenset({"observedGeneration", "conditions"})
 
@@ -216,6 +218,9 @@ def _judge_progress(own: SetFrame, impossible: Sequence[str], ready: int, wanted
             "if that stays so, the definitions are older than the operator: upgrade them"
         )
         return Said(PROGRESSING, "True", "BookiesStart", message)
+    if outdated := list_outdated_bookies(own):
+        message = f"{_RESTARTED}: {', '.join(sorted(outdated))}"
+        return Said(PROGRESSING, "True", "Restarting", message)
     if ready < wanted:
         return Said(PROGRESSING, "True", "BookiesStart", f"{wanted - ready} bookies are starting")
     claims = "; when this is deleted its claims go" if is_consented(own) else ""
@@ -253,9 +258,8 @@ def _judge_intents(own: SetFrame, item: KubeObject) -> Said:
     removal = judge_removal(own, item)
     if removal is not None:
         return removal
-    if item.name in find_outdated(own):
-        message = "it runs as before the last change: delete its pod while EvictionsAllowed is True"
-        return Said(PROGRESSING, "False", NOT_YET_SUPPORTED, message)
+    if item.name in list_outdated_bookies(own):
+        return Said(PROGRESSING, "True", "Restarting", _RESTARTED)
     if not serves(own.frame.observed, item.name):
         return Said(PROGRESSING, "True", "Starting", "it is starting")
     return Said(PROGRESSING, "False", "Settled", "nothing is left to be done")

@@ -1,7 +1,8 @@
 """Bookies: a StatefulSet for each failure domain of a BookieSet, pinned there, and told so.
 
-Nobody is stopped in passing: StatefulSets are updated OnDelete, and make one bookie less only
-where `plan.removal` has a grant for it; a pod beyond the wish that never registered is no bookie. A
+Nobody is stopped in passing: StatefulSets are updated OnDelete, so that `plan.evictions.restarts`
+restarts one by a grant, and make one bookie less only where `plan.removal` has a grant for it; a
+pod beyond the wish that never registered is no bookie. A
 bookie knows its place: its domain's region and zone, or, without domains, a rack of its own.
 Called by `plan`. Pure. Source: docs/kubernetes/concepts.md "Places".
 """
@@ -172,28 +173,6 @@ def find_refusals(own: SetFrame) -> Iterator[str]:
         if found is not None:
             yield from describe_change(found, "journal", own.spec.journal, "journal")
             yield from describe_change(found, "ledgers", own.spec.ledgers, "ledgers")
-    old = find_outdated(own)
-    if old:
-        yield (
-            f"bookies are not restarted by the operator yet, and {', '.join(old)} run as they were "
-            "before the last change: delete their pods one by one, each while EvictionsAllowed is "
-            "True"
-        )
-
-
-def find_outdated(own: SetFrame) -> tuple[str, ...]:
-    """Pods that run another template than the one their StatefulSet has now."""
-    observed = own.frame.observed
-    outdated = []
-    for group in (group for share in own.shares for group in share.groups):
-        found = observed.find("StatefulSet", group.name)
-        revision = found.status.get("updateRevision") if found is not None else None
-        for bookie in group.bookies:
-            pod = observed.find("Pod", bookie)
-            runs = pod.labels.get("controller-revision-hash") if pod is not None else None
-            if revision and runs and runs != revision:
-                outdated.append(bookie)
-    return tuple(outdated)
 
 
 def find_impossible(own: SetFrame) -> Iterator[str]:
@@ -287,7 +266,7 @@ def make_group(own: SetFrame, share: DomainShare, group: BookieGroup, replicas: 
         "serviceName": name_bookie_service(own.frame.name),
         "replicas": replicas,
         "podManagementPolicy": "Parallel",
-        # The operator asks first whether a bookie may stop; until it does, nobody restarts one.
+        # The operator asks first whether a bookie may stop.
         "updateStrategy": {"type": "OnDelete"},
         "persistentVolumeClaimRetentionPolicy": {
             "whenDeleted": _choose_claims_fate(own, share, stopped),

@@ -29,7 +29,7 @@ from duramen_operator.plan.manifests import is_foreign, plan_apply
 from duramen_operator.plan.observed import Json, KubeObject, Observed
 from duramen_operator.plan.removal.course import plan_course, plan_stops
 from duramen_operator.plan.removal.holding import is_told
-from duramen_operator.plan.steps import Apply, Delete, Event, Plan, Status, Step
+from duramen_operator.plan.steps import Apply, Call, Delete, Event, Plan, Status, Step, Stop
 from duramen_operator.resources import ResourceError
 
 
@@ -57,6 +57,7 @@ def _plan(observed: Observed, now: datetime) -> Iterator[Step]:
     sets, invalid = _read_sets(frame)
     is_impossible = any(map(_is_impossible, sets))
     is_whole = len(sets) == len(observed.list("BookieSet")) and not is_impossible
+    known = sets if is_whole else None
     evictions = judge_evictions(frame, sets, is_whole=is_whole)
     # First: whose version serves it stands there before that version changes anything.
     yield from report_cluster(frame, sets, find_taken(frame), evictions, now)
@@ -65,9 +66,16 @@ def _plan(observed: Observed, now: datetime) -> Iterator[Step]:
     yield from _plan_foundation(frame)
     is_waiting = frame.is_held or frame.found.is_new
     is_open = evictions.status == "True"
-    budget = plan_bookie_budget(frame, sets, is_open=is_open)
+    budget = plan_bookie_budget(frame, sets, is_open=is_open, is_whole=is_whole)
+    gates, parts = tuple(plan_gates(observed, now)), tuple(_plan_parts(frame, sets, now))
+    # A stop that was denied keeps no bookie from being restarted.
+    is_stopping = any(isinstance(s, Stop) and s.about not in observed.refusals for s in parts)
+    restarts = plan_restarts(frame, known, now, may_miss_bookie=is_open and not is_stopping)
+    # What is told of its gate is another state of a pod than the one that was seen.
+    told = {step.about for step in gates}
+    restarts = (one for one in restarts if isinstance(one, Call) or one.about not in told)
     # What closes comes before what makes a pod count.
-    for step in (*budget, *plan_gates(observed, now), *_plan_parts(frame, sets, now)):
+    for step in (*budget, *gates, *parts, *restarts):
         if not is_waiting or isinstance(step, Status | Event):
             yield step
 
@@ -119,7 +127,6 @@ def _plan_parts(frame: ClusterFrame, sets: Sequence[SetFrame], now: datetime) ->
     for own in sets:
         yield from _plan_set(own, now)
     yield from plan_stops(frame, [own for own in sets if not _is_impossible(own)])
-    yield from plan_restarts(frame, now)
 
 
 def _plan_services(frame: ClusterFrame) -> Iterator[Step]:

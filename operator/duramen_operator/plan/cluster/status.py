@@ -34,7 +34,7 @@ from duramen_operator.plan.cluster.secured.certificates import judge_certificate
 from duramen_operator.plan.cluster.secured.founding import is_founded
 from duramen_operator.plan.conditions import Said, report
 from duramen_operator.plan.evictions.quorum import find_lost_quorum, list_waiting
-from duramen_operator.plan.evictions.restarts import list_outdated
+from duramen_operator.plan.evictions.restarts import list_hindering, list_outdated
 from duramen_operator.plan.observed import KubeObject
 from duramen_operator.plan.removal.holding import any_holds_copies, is_abandoned
 from duramen_operator.plan.removal.words import judge_removals
@@ -213,7 +213,7 @@ def _judge_progress(
             f"{', '.join(waiting)} will be changed afterwards; see the pods of ZooKeeper"
         )
         return Said(PROGRESSING, "False", "NoQuorum", message, is_event=True)
-    restarts = _explain_restarts(frame)
+    restarts = _explain_restarts(frame, sets)
     unsupported = [
         *zookeeper.find_refusals(frame),
         *(sentence for own in sets for sentence in bookies.find_refusals(own)),
@@ -258,10 +258,10 @@ def _judge_held(frame: ClusterFrame) -> Said | None:
     return None
 
 
-def _explain_restarts(frame: ClusterFrame) -> list[str]:
+def _explain_restarts(frame: ClusterFrame, sets: Sequence[SetFrame]) -> list[str]:
     """Which pods run as before the last change, and what keeps the next one from its turn; empty:
     none."""
-    outdated = list_outdated(frame)
+    outdated = list_outdated(frame, sets)
     if not outdated:
         return []
     denied = [
@@ -270,7 +270,9 @@ def _explain_restarts(frame: ClusterFrame) -> list[str]:
         if ref.kind == "Pod"
     ]
     head = f"run as before the last change, and are restarted in turn: {', '.join(outdated)}"
-    return [head, *denied]
+    hindering = list_hindering(frame, sets)
+    waits = [f"the next one waits until these serve: {', '.join(hindering)}"] if hindering else []
+    return [head, *waits, *denied]
 
 
 def is_paused(frame: ClusterFrame) -> bool:

@@ -33,7 +33,7 @@ from duramen_operator.plan.cluster.pods import (
 )
 from duramen_operator.plan.cluster.secured.keys import make_keys
 from duramen_operator.plan.evictions.budgets import BUDGET_KIND, find_server_room
-from duramen_operator.plan.evictions.restarts import has_broken_members
+from duramen_operator.plan.evictions.restarts import lets_unready_members_go
 from duramen_operator.plan.manifests import make_manifest
 from duramen_operator.plan.observed import Json
 
@@ -71,7 +71,7 @@ def make_zookeeper(frame: ClusterFrame) -> Iterator[Json]:
     if not frame.is_secured:  # a member's certificate names the member alone
         yield make_manifest(("v1", "Service"), client_name, labels, cluster, spec=clients)
     room = find_server_room(frame, name)
-    policy = "AlwaysAllow" if has_broken_members(frame) else "IfHealthyBudget"
+    policy = "AlwaysAllow" if lets_unready_members_go(frame) else "IfHealthyBudget"
     budget = {
         "maxUnavailable": room,
         "selector": {"matchLabels": selector},

@@ -9,11 +9,20 @@ Called by the plan's parts and by `observe`. Pure. Source: docs/kubernetes/evict
 from collections.abc import Iterator
 from typing import Final
 
-from duramen_operator.names import BOOKIE, CAUGHT_UP_GATE, COMPONENT_LABEL, name_bookie_service
+from duramen_operator.names import (
+    BOOKIE,
+    CAUGHT_UP_GATE,
+    COMPONENT_LABEL,
+    NOT_STOPPED_CONDITION,
+    name_bookie_service,
+)
 from duramen_operator.plan.observed import Json, KubeObject, Observed, PodLife
+from duramen_operator.plan.steps import Status
 
 _GATES_NOT_READY: Final = "ReadinessGatesNotReady"
 """The kubelet's word."""
+_OURS: Final = (CAUGHT_UP_GATE, NOT_STOPPED_CONDITION)
+_FIELDS: Final = ("type", "status", "reason", "message", "lastTransitionTime")
 
 
 def find_pod_condition(pod: KubeObject, condition_type: str) -> Json | None:
@@ -23,6 +32,28 @@ def find_pod_condition(pod: KubeObject, condition_type: str) -> Json | None:
             found: Json = condition
             return found
     return None
+
+
+def tell_pod(pod: KubeObject, said: Json) -> Status:
+    """The step that says one condition of ours of a pod. The other one is said again as it is: an
+    apply takes back what was said before and is left out."""
+    told = [found for one in _OURS if (found := find_pod_condition(pod, one)) is not None]
+    kept = [
+        {name: one[name] for name in _FIELDS if one.get(name) is not None}
+        for one in told
+        if one["type"] != said["type"]
+    ]
+    return Status(pod.ref, pod.uid, {"conditions": [*kept, said]})
+
+
+def has_no_process(pod: KubeObject) -> bool:
+    """Whether nothing runs in it: by its kubelet's word, or since it never found a node.
+
+    Of a silent node nothing is known: its pods serve perhaps.
+    """
+    said = find_pod_condition(pod, "ContainersReady") or {}
+    is_placed = bool(pod.spec.get("nodeName"))
+    return not is_running(pod) and (not is_placed or said.get("status") == "False")
 
 
 def serves(observed: Observed, pod_name: str) -> bool:
@@ -71,6 +102,13 @@ def list_bookie_pods(observed: Observed) -> Iterator[KubeObject]:
     for pod in observed.list("Pod"):
         if pod.labels.get(COMPONENT_LABEL) == BOOKIE and not pod.is_leaving:
             yield pod
+
+
+def ever_registered(observed: Observed, bookie: str) -> bool:
+    """Whether a bookie ever did, as far as is known: if not, nobody reads anything of it."""
+    item = observed.find("Bookie", bookie)
+    is_noted = item is None or bool(item.status.get("incarnation"))
+    return is_noted or bookie in (observed.admin.bookies or {})
 
 
 def list_lives(observed: Observed) -> dict[str, PodLife]:

@@ -1,4 +1,4 @@
-"""Restarts of members of ZooKeeper and of sequencers: one at a time, by a grant and an eviction.
+"""Restarts of ZooKeeper's members, sequencers and bookies: one at a time, by grant and eviction.
 
 Their StatefulSets are updated OnDelete, so a pod runs on as before the last change until it is
 stopped here. The token of a grant is drawn from the pod's uid: an operator that is started anew
@@ -9,19 +9,22 @@ Called by `plan.cluster.plan` and `status`. Pure. Source: docs/kubernetes/restar
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from duramen_operator.names import (
-    NOT_STOPPED_CONDITION,
-    SEQUENCER,
-    ZOOKEEPER,
-    name_component,
-)
+from duramen_operator.names import BOOKIE, NOT_STOPPED_CONDITION, SEQUENCER, ZOOKEEPER
+from duramen_operator.plan.cluster.bookies import SetFrame
 from duramen_operator.plan.cluster.frame import ClusterFrame
 from duramen_operator.plan.conditions import format_time
-from duramen_operator.plan.evictions.lives import find_pod_condition, is_running, is_serving
+from duramen_operator.plan.evictions.lives import (
+    ever_registered,
+    find_pod_condition,
+    has_no_process,
+    is_ready,
+    is_serving,
+    tell_pod,
+)
+from duramen_operator.plan.evictions.workloads import Workload, list_workloads
 from duramen_operator.plan.observed import Json, KubeObject, Ref
 from duramen_operator.plan.steps import Call, Patch, Restart, Status
 
@@ -32,49 +35,26 @@ nothing else from its turn."""
 RETRY_AFTER: Final = timedelta(minutes=1)
 """So long after a grant was given back the next one is asked for."""
 
-_COMPONENTS: Final = (ZOOKEEPER, SEQUENCER)
-"""In the order in which they are restarted."""
+ACCEPTED_OF_BOOKIES: Final = frozenset({"no_spare"})
+"""A log that can never miss anybody would keep a node from being drained, and a change from ever
+coming."""
+
+_COMPONENTS: Final = frozenset({ZOOKEEPER, SEQUENCER, BOOKIE})
 _TOKEN_DIGITS: Final = 32
 
 
-@dataclass(frozen=True, slots=True)
-class _Workload:
-    """A StatefulSet whose pods are restarted here.
+def plan_restarts(
+    frame: ClusterFrame, sets: Sequence[SetFrame] | None, now: datetime, *, may_miss_bookie: bool
+) -> Iterator[Call | Restart | Status]:
+    """The next step towards pods that run as their StatefulSets say; at most one pod is stopped.
 
-    Attributes:
-        pods: by ordinal; None where one is missing.
+    Args:
+        sets: as of `list_workloads`.
+        may_miss_bookie: whether a bookie may be evicted now, and none is stopped for good.
     """
-
-    component: str
-    stateful_set: KubeObject
-    pods: tuple[KubeObject | None, ...]
-
-    @property
-    def outdated(self) -> Sequence[KubeObject]:
-        """Pods that run as before the last change and are to stay, from the highest ordinal down;
-        none before the controller has seen that change."""
-        status = self.stateful_set.status
-        revision = status.get("updateRevision")
-        if not revision or status.get("observedGeneration") != self.stateful_set.generation:
-            return ()
-        there = [pod for pod in self.pods if pod is not None and not pod.is_leaving]
-        return [pod for pod in there if _is_of_another(pod, revision)][::-1]
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether each ordinal has a pod that serves."""
-        return all(pod is not None and is_serving(pod) for pod in self.pods)
-
-    def count_serving(self, but: KubeObject) -> int:
-        """Of the others."""
-        return sum(pod is not None and pod is not but and is_serving(pod) for pod in self.pods)
-
-
-def plan_restarts(frame: ClusterFrame, now: datetime) -> Iterator[Call | Restart | Status]:
-    """The next step towards pods that run as their StatefulSets say; at most one pod is stopped."""
     admin = frame.observed.admin
-    own = [one for one in admin.disruptions or () if _is_ours(frame, one)]
-    workloads = list(_list_workloads(frame))
+    own = [one for one in admin.disruptions or () if is_own_restart(frame, one)]
+    workloads = list(list_workloads(frame, sets))
     for grant in own:
         yield from _go_on(frame, workloads, grant, now)
     broken = [p for one in workloads for p in one.outdated if _may_be_mended(frame, one, p)]
@@ -84,31 +64,54 @@ def plan_restarts(frame: ClusterFrame, now: datetime) -> Iterator[Call | Restart
         return
     standing = admin.standing
     is_of_before = standing is not None and standing.is_unknown_call
+    servers = [one for one in workloads if one.component != BOOKIE]
     for workload in workloads:
         outdated = workload.outdated
-        if is_of_before and workload.component == ZOOKEEPER:
+        if is_of_before and workload.component != SEQUENCER:
             continue  # sequencers come first: they are whom a grant is asked of
-        if outdated and (not is_of_before or all(one.is_whole for one in workloads)):
+        is_open = workload.component != BOOKIE or may_miss_bookie
+        if outdated and is_open and (not is_of_before or all(one.is_whole for one in servers)):
             yield from _begin(frame, workload, outdated[0], now, is_asked=not is_of_before)
-        if outdated:
+        if outdated or not (workload.is_seen and workload.is_whole):
             return
 
 
-def list_outdated(frame: ClusterFrame) -> tuple[str, ...]:
+def list_outdated(frame: ClusterFrame, sets: Sequence[SetFrame] | None) -> tuple[str, ...]:
     """Names of pods that are to be restarted."""
-    return tuple(
-        sorted(pod.name for workload in _list_workloads(frame) for pod in workload.outdated)
-    )
+    return tuple(sorted(pod.name for one in list_workloads(frame, sets) for pod in one.outdated))
 
 
-def has_broken_members(frame: ClusterFrame) -> bool:
+def list_hindering(frame: ClusterFrame, sets: Sequence[SetFrame] | None) -> tuple[str, ...]:
+    """Names of pods that do not serve, for which the next restart waits."""
+    hindering: list[str] = []
+    for workload in list_workloads(frame, sets):
+        hindering += [pod.name for pod in workload.there if not is_serving(pod)]
+        if workload.outdated:
+            break
+    return tuple(sorted(hindering))
+
+
+def lets_unready_members_go(frame: ClusterFrame) -> bool:
     """Whether members of ZooKeeper do not run, and would by their StatefulSet."""
     return any(
-        not is_running(pod)
-        for workload in _list_workloads(frame)
+        has_no_process(pod)
+        for workload in list_workloads(frame, None)
         if workload.component == ZOOKEEPER
         for pod in workload.outdated
     )
+
+
+def lets_unready_bookies_go(frame: ClusterFrame, sets: Sequence[SetFrame] | None) -> bool:
+    """Whether all that are not Ready never served and never registered, so that nobody misses them,
+    and some of them are outdated: the first image was none that serves."""
+    observed = frame.observed
+    for workload in list_workloads(frame, sets):
+        if workload.component == BOOKIE:
+            unready = [pod for pod in workload.there if not is_ready(observed, pod.name)]
+            is_any = any(pod in workload.outdated for pod in unready)
+            known = (is_serving(pod) or ever_registered(observed, pod.name) for pod in unready)
+            return is_any and not any(known)
+    return False
 
 
 def plan_update_strategy(frame: ClusterFrame, manifest: Json) -> Iterator[Patch]:
@@ -145,30 +148,14 @@ def draw_token(frame: ClusterFrame, question: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:_TOKEN_DIGITS]
 
 
-def _is_ours(frame: ClusterFrame, grant: Json) -> bool:
-    """Whether a grant was taken here; `plan.removal` takes those of bookies."""
+def is_own_restart(frame: ClusterFrame, grant: Json) -> bool:
+    """Whether a grant was taken here; `plan.removal` takes those to remove bookies."""
     component = str(grant.get("target")).partition("/")[0]
-    return component in _COMPONENTS and grant.get("holder") == name_holder(frame)
+    is_restart = component in _COMPONENTS and grant.get("kind") == "restart"
+    return is_restart and grant.get("holder") == name_holder(frame)
 
 
-def _list_workloads(frame: ClusterFrame) -> Iterator[_Workload]:
-    observed = frame.observed
-    for component in _COMPONENTS:
-        name = name_component(frame.name, component)
-        found = observed.find("StatefulSet", name)
-        if found is None or found.is_leaving or frame.cluster.uid not in found.owner_uids:
-            continue
-        count = int(found.spec.get("replicas", 1))
-        pods = tuple(observed.find("Pod", f"{name}-{index}") for index in range(count))
-        yield _Workload(component, found, pods)
-
-
-def _is_of_another(pod: KubeObject, revision: object) -> bool:
-    runs = pod.labels.get("controller-revision-hash")
-    return bool(runs) and runs != revision
-
-
-def _may_be_mended(frame: ClusterFrame, workload: _Workload, pod: KubeObject) -> bool:
+def _may_be_mended(frame: ClusterFrame, workload: Workload, pod: KubeObject) -> bool:
     """Whether an outdated pod does not serve and may be stopped without asking, the next one only
     when the one before is there again.
 
@@ -176,13 +163,16 @@ def _may_be_mended(frame: ClusterFrame, workload: _Workload, pod: KubeObject) ->
     its probe says, so no other grant may be outstanding; and a member may lack nothing but a
     quorum, so then the others have to serve.
     """
-    said = find_pod_condition(pod, "ContainersReady") or {}
-    is_placed = bool(pod.spec.get("nodeName"))
-    if None in workload.pods or (is_placed and said.get("status") != "False"):
+    if not workload.is_complete:
         return False
-    if not is_running(pod):
+    if workload.component == BOOKIE:
+        return _may_bookie_be_mended(frame, workload, pod)
+    if has_no_process(pod):
         return True
-    if any(one is not None and one.is_leaving for one in workload.pods):
+    said = find_pod_condition(pod, "ContainersReady") or {}
+    if said.get("status") != "False":
+        return False
+    if any(one.is_leaving for one in workload.there):
         return False
     target = f"{workload.component}/{pod.name}"
     if any(one.get("target") != target for one in frame.observed.admin.disruptions or ()):
@@ -191,22 +181,38 @@ def _may_be_mended(frame: ClusterFrame, workload: _Workload, pod: KubeObject) ->
     if workload.component == ZOOKEEPER:
         return count == 1 or serving > count // 2
     # Nobody beside one that is starting: it may be the first that serves again.
-    unready = [one for one in workload.pods if one is not None and not is_serving(one)]
+    unready = [one for one in workload.there if not is_serving(one)]
     return all(one in workload.outdated for one in unready)
+
+
+def _may_bookie_be_mended(frame: ClusterFrame, workload: Workload, pod: KubeObject) -> bool:
+    """Whether no process runs in it, or it never registered; and everybody serves who runs as after
+    the change: what does not start is not given to those that crashed for a moment."""
+    renewed = [one for one in workload.there if one not in workload.outdated]
+    if not all(map(is_serving, renewed)):
+        return False
+    said = find_pod_condition(pod, "ContainersReady") or {}
+    is_unready = said.get("status") == "False"
+    return has_no_process(pod) or (is_unready and not ever_registered(frame.observed, pod.name))
 
 
 def _begin(
     frame: ClusterFrame,
-    workload: _Workload,
+    workload: Workload,
     pod: KubeObject,
     now: datetime,
     *,
     is_asked: bool,
 ) -> Iterator[Restart]:
-    """Stop a pod that serves, where everybody else does and nobody else has a grant."""
-    wanted = frame.members if workload.component == ZOOKEEPER else frame.spec.sequencers.replicas
-    is_settled = workload.is_whole and len(workload.pods) == wanted
-    if not (is_settled and _has_room(frame, workload)) or _is_paused_for(pod, now):
+    """Stop a pod by a grant, where everybody else serves and nobody else has one. A bookie that
+    runs and does not serve is stopped so, too: it may replay its journal."""
+    others = [one for one in workload.there if one is not pod]
+    is_calm = workload.is_complete and workload.is_settled and not _is_paused_for(pod, now)
+    if workload.component == BOOKIE:
+        is_calm = is_calm and all(is_ready(frame.observed, one.name) for one in others)
+    else:
+        is_calm = is_calm and workload.is_whole
+    if not (is_calm and _has_room(frame, workload, pod)):
         return
     question = _make_question(frame, workload, pod) if is_asked else None
     if question is None or frame.observed.admin.disruptions == ():
@@ -221,15 +227,19 @@ def _is_paused_for(pod: KubeObject, now: datetime) -> bool:
     return now < datetime.fromisoformat(str(said["lastTransitionTime"])) + RETRY_AFTER
 
 
-def _has_room(frame: ClusterFrame, workload: _Workload) -> bool:
+def _has_room(frame: ClusterFrame, workload: Workload, pod: KubeObject) -> bool:
     """Whether the eviction would not be refused, so that no grant is taken for nothing."""
-    budget = frame.observed.find("PodDisruptionBudget", workload.stateful_set.name)
+    budget = frame.observed.find("PodDisruptionBudget", workload.budget_name)
     if budget is None or budget.status.get("observedGeneration") != budget.generation:
         return False
-    return int(budget.status.get("disruptionsAllowed") or 0) > 0
+    counts = budget.status
+    if workload.component == BOOKIE and not is_ready(frame.observed, pod.name):
+        healthy, desired = (counts.get(name) or 0 for name in ("currentHealthy", "desiredHealthy"))
+        return int(healthy) >= int(desired) > 0
+    return int(counts.get("disruptionsAllowed") or 0) > 0
 
 
-def _make_question(frame: ClusterFrame, workload: _Workload, pod: KubeObject) -> Json:
+def _make_question(frame: ClusterFrame, workload: Workload, pod: KubeObject) -> Json:
     question: dict[str, object] = {
         "token": make_token(frame, pod),
         "target": f"{workload.component}/{pod.name}",
@@ -237,6 +247,8 @@ def _make_question(frame: ClusterFrame, workload: _Workload, pod: KubeObject) ->
         "holder": name_holder(frame),
         "life_ms": LIFE_MS,
     }
+    if workload.component == BOOKIE:
+        return question | {"accepts": sorted(ACCEPTED_OF_BOOKIES)}
     if workload.component == ZOOKEEPER:
         question["voters"] = frame.members
         question["others_serving"] = min(workload.count_serving(but=pod), frame.members - 1)
@@ -246,7 +258,7 @@ def _make_question(frame: ClusterFrame, workload: _Workload, pod: KubeObject) ->
 
 
 def _go_on(
-    frame: ClusterFrame, workloads: Sequence[_Workload], grant: Json, now: datetime
+    frame: ClusterFrame, workloads: Sequence[Workload], grant: Json, now: datetime
 ) -> Iterator[Call | Status]:
     """End a grant whose pod serves again, or that stopped nothing."""
     target = str(grant["target"])
@@ -255,20 +267,26 @@ def _go_on(
     pod = frame.observed.find("Pod", name)
     if workload is None or (pod is not None and pod.is_leaving):
         return  # it is on its way, or nobody knows whether it is
-    names = {f"{workload.stateful_set.name}-{index}" for index in range(len(workload.pods))}
-    if name in names:
+    if name in workload.pods:
         if pod is None:
             return
         if not _is_marked(pod, grant):
             if grant["token"] == make_token(frame, pod):
                 # Whoever took the grant may be asleep right before the eviction: it is to meet
                 # another state of the pod when it wakes, and only then may others have a grant.
-                yield Status(pod.ref, pod.uid, {"conditions": [_make_mark(grant, now)]})
+                yield tell_pod(pod, _make_mark(grant, now))
                 return
-            if not is_serving(pod):
+            if not _is_back(frame, workload, pod):
                 return
     path = f"/v1/cluster/disruptions/{grant['token']}"
     yield Call(Ref("v1", "Pod", name), "DELETE", path, is_admin_port=True)
+
+
+def _is_back(frame: ClusterFrame, workload: Workload, pod: KubeObject) -> bool:
+    """Whether a pod that was made anew serves; a bookie's is registered, too."""
+    row = (frame.observed.admin.bookies or {}).get(pod.name, {})
+    is_there = workload.component != BOOKIE or row.get("state", "absent") != "absent"
+    return is_there and is_serving(pod)
 
 
 def _make_mark(grant: Json, now: datetime) -> dict[str, str]:

@@ -261,7 +261,8 @@ def _end(frame: ClusterFrame, sets: Sequence[SetFrame], grant: Json) -> Iterator
 
 def _is_ours(frame: ClusterFrame, grant: Json) -> bool:
     is_bookie = str(grant.get("target")).partition("/")[0] == _TARGET
-    return is_bookie and grant.get("holder") == name_holder(frame)
+    is_removal = is_bookie and grant.get("kind") == "remove"
+    return is_removal and grant.get("holder") == name_holder(frame)
 
 
 def _find_grant(own: SetFrame, item: KubeObject) -> Json | None:
