@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -21,8 +20,15 @@ from tests.chaos.history import read_clock_ns
 from tests.chaos.load import LoadOptions
 from tests.kubernetes.cluster.inside import RealCluster
 from tests.kubernetes.kubelet.installation import RELEASE, Installation, installed, values
+from tests.kubernetes.kubelet.loaded import (
+    add_logs,
+    has_bookies,
+    judge_load,
+    make_options,
+    scale_bookies,
+)
 from tests.kubernetes.kubelet.pod_history import recording
-from tests.process.chaos_load import ChaosLoad, judge_logs, require_good, running_load
+from tests.process.chaos_load import ChaosLoad, running_load
 from tests.process.times import HANG_S
 from tests.waiting import comes_true
 
@@ -31,13 +37,9 @@ DRAINED_LOGS = [f"drained-{number}" for number in range(2)]
 REMOVED_LOGS = [f"moved-{number}" for number in range(2)]
 SPREAD_NS = 15_000_000_000
 DRAIN_S = 400
-REPLICAS = {"ensemble_size": 3, "write_quorum": 3, "ack_quorum": 2, "min_racks": 2}
 BOOKIES_COUNT = 4
 DIES = "node1"
 """One of those with one bookie, wherever the fourth one is; the operator starts there, too."""
-
-APPENDS_COUNT, READS_COUNT = 50, 5
-"""What each log must see after both deaths, so that the histories say something."""
 
 
 @pytest.fixture(scope="module")
@@ -51,15 +53,13 @@ def release(kubelet: RealCluster) -> Iterator[Installation]:
 def test_drained_nodes_wait_for_one_another(release: Installation, tmp_path: Path) -> None:
     """Nodes of three zones at once, as an upgrade of nodes that is in a hurry: a bookie goes when
     the one before has what it missed."""
-    release.apply(*map(_make_log, DRAINED_LOGS))
-    for log in DRAINED_LOGS:
-        release.wait(f"log/{log}", "condition=Ready")
+    add_logs(release, DRAINED_LOGS)
     release.wait(f"logcluster/{RELEASE}", "condition=EvictionsAllowed")
     before = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in release.pods("bookie")}
     nodes = sorted({pod["spec"]["nodeName"] for pod in release.pods("bookie")})
     assert len(before) == len(nodes) == 3, release.describe()
     with release.explained(), recording(release, "bookie") as history:
-        asyncio.run(_drain(release, _options(release, tmp_path, DRAINED_LOGS), nodes))
+        asyncio.run(_drain(release, make_options(release, tmp_path, DRAINED_LOGS), nodes))
     after = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in release.pods("bookie")}
     assert before.keys() == after.keys() and not {*before.values()} & {*after.values()}
     at_once = [moment for moment in history.moments if len(moment.away & before.keys()) > 1]
@@ -80,7 +80,7 @@ async def _drain(release: Installation, options: LoadOptions, nodes: Sequence[st
             )
         await load.wait_acked_since(read_clock_ns(), HANG_S)
         await load.finish()
-    await _judge(release, options)
+    await judge_load(release, options)
 
 
 def _drain_node(release: Installation, node: str) -> None:
@@ -100,13 +100,11 @@ def _drain_node(release: Installation, node: str) -> None:
 @pytest.mark.timeout(900)  # every wait to its bound would take longer than any test may
 def test_bookies_come_and_go_under_load(release: Installation, tmp_path: Path) -> None:
     """Two more, and two fewer: copies move, and nobody goes who holds one."""
-    release.apply(*map(_make_log, REMOVED_LOGS))
-    for log in REMOVED_LOGS:
-        release.wait(f"log/{log}", "condition=Ready")
+    add_logs(release, REMOVED_LOGS)
     release.wait(f"logcluster/{RELEASE}", "condition=EvictionsAllowed")  # all are caught up
     before = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in release.pods("bookie")}
     with release.explained(), recording(release, "bookie") as history:
-        asyncio.run(_resize(release, _options(release, tmp_path, REMOVED_LOGS)))
+        asyncio.run(_resize(release, make_options(release, tmp_path, REMOVED_LOGS)))
     after = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in release.pods("bookie")}
     assert after == before
     at_once = [moment for moment in history.moments if moment.away & before.keys()]
@@ -118,39 +116,24 @@ async def _resize(release: Installation, options: LoadOptions) -> None:
     async with running_load(options, prefix=release.inside("node8")) as load:
         await load.wait_acked_since(read_clock_ns(), HANG_S)
         for count, words in ((5, "two bookies more"), (3, "two bookies drained and removed")):
-            _scale(release, count)
+            scale_bookies(release, count)
             with release.timed(words):
-                is_there = functools.partial(_has_bookies, release, count)
+                is_there = functools.partial(has_bookies, release, count)
                 assert await comes_true(is_there, 2 * HANG_S), release.describe()
             began_ns = read_clock_ns()
             await load.wait_acked_since(began_ns, HANG_S)
             # Segments of ten seconds: those of now have copies on whoever is there.
             await load.wait_acked_since(began_ns + SPREAD_NS, HANG_S)
         await load.finish()
-    await _judge(release, options)
-
-
-def _scale(release: Installation, count: int) -> None:
-    patch = json.dumps({"spec": {"replicas": count}})
-    release.kubectl("patch", "bookieset", RELEASE, "--type=merge", f"--patch={patch}")
-
-
-def _has_bookies(release: Installation, count: int) -> bool:
-    """Whether so many serve, and nothing is left to be done about them."""
-    status = release.get(f"bookieset/{RELEASE}")["status"]
-    told = {one["type"]: one for one in status["conditions"]}
-    is_settled = (told["Progressing"]["reason"], told["Ready"]["status"]) == ("Settled", "True")
-    return is_settled and status["replicas"] == status["readyReplicas"] == count
+    await judge_load(release, options)
 
 
 @pytest.mark.timeout(900)  # every wait to its bound would take longer than any test may
 def test_nothing_acknowledged_is_lost(release: Installation, tmp_path: Path) -> None:
-    _scale(release, BOOKIES_COUNT)
+    scale_bookies(release, BOOKIES_COUNT)
     ready = f"jsonpath={{.status.readyReplicas}}={BOOKIES_COUNT}"
     release.wait(f"bookieset/{RELEASE}", ready)
-    release.apply(*map(_make_log, LOGS))
-    for log in LOGS:
-        release.wait(f"log/{log}", "condition=Ready")
+    add_logs(release, LOGS)
     bookies: dict[str, list[str]] = {}
     for pod in release.pods("bookie"):
         bookies.setdefault(pod["spec"]["nodeName"], []).append(pod["metadata"]["name"])
@@ -158,7 +141,7 @@ def test_nothing_acknowledged_is_lost(release: Installation, tmp_path: Path) -> 
     pod_dies, stays = sorted(bookies.keys() - {DIES}, key=lambda node: len(bookies[node]))
     assert len(bookies[DIES]) == 1, release.describe()
     _place_operator(release)
-    options = _options(release, tmp_path, LOGS)
+    options = make_options(release, tmp_path, LOGS)
     with release.explained():
         asyncio.run(_scenario(release, options, stays, bookies[pod_dies][0], DIES))
     print(f"\n{release.seconds}")
@@ -172,20 +155,7 @@ async def _scenario(
         await _kill_node(release, load, node)
         await load.finish()
         print(f"\nappends that were refused or not answered, by code: {load.codes}")
-    await _judge(release, options, but=node)
-
-
-async def _judge(release: Installation, options: LoadOptions, *, but: str = "") -> None:
-    """By a read of a proxy that is not on the node `but`."""
-    urls = [
-        f"http://{proxy['status']['podIP']}:7401"
-        for proxy in release.pods("readproxy")
-        if proxy["spec"]["nodeName"] != but
-    ]
-    folder = Path(options.folder)
-    verdicts = await judge_logs(urls[0], folder, options.logs, must_be_definite=True)
-    counts = require_good(verdicts, appends=APPENDS_COUNT, reads=READS_COUNT)
-    print(f"judged: {dict(counts)}, {sum(v.epoch_count for v in verdicts)} segments")
+    await judge_load(release, options, but=node)
 
 
 async def _kill_pod(release: Installation, load: ChaosLoad, pod: str) -> None:
@@ -226,15 +196,6 @@ def _is_told(release: Installation, what: str, but: str) -> bool:
     return told.returncode == 1 and what in told.stdout and but not in told.stdout
 
 
-def _options(release: Installation, folder: Path, logs: list[str]) -> LoadOptions:
-    return LoadOptions(
-        folder=str(folder),
-        write_urls=[release.service_url("writeproxy")],
-        read_urls=[release.service_url("readproxy")],
-        logs=logs, writers=8, readers=4, seed=1, think_ms=20, has_producers=True,
-    )  # fmt: skip
-
-
 def _place_operator(release: Installation) -> None:
     """Onto the node that dies, which it prefers, wherever drains sent it."""
     (operator,) = release.pods("operator")
@@ -250,13 +211,3 @@ def _prefer_node(node: str) -> dict[str, object]:
     there = {"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}
     wish = {"weight": 100, "preference": {"matchExpressions": [there]}}
     return {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [wish]}}
-
-
-def _make_log(name: str) -> dict[str, object]:
-    spec = {
-        "clusterName": RELEASE, "namespace": "default", "replication": REPLICAS,
-        "roll": {"interval": "10s", "size": "256KiB"},
-    }  # fmt: skip
-    return {
-        "apiVersion": "duramen.io/v1alpha1", "kind": "Log", "metadata": {"name": name}, "spec": spec
-    }  # fmt: skip
