@@ -15,7 +15,7 @@ from duramen.runtime.http_client import PeerError
 from duramen_operator.apply.executor import CallRefused
 from duramen_operator.plan.observed import Json, Problem
 from duramen_operator.plan.seen_logs import RETRYABLE
-from duramen_operator.plan.steps import Call
+from duramen_operator.plan.steps import DISRUPTION_DENIED, Call
 
 STANDING_TIMEOUT_S = 60.0
 """As long as the proxy itself waits for the auditor."""
@@ -74,7 +74,7 @@ class ProxyCalls:
             raise CallRefused(Problem("unreachable", str(error))) from error
         if answer["grant"] is None:
             reasons = "; ".join(f"{one['code']}: {one['detail']}" for one in answer["reasons"])
-            raise CallRefused(Problem("disruption_denied", reasons))
+            raise CallRefused(Problem(DISRUPTION_DENIED, reasons))
 
     async def call(self, step: Call, check: Callable[[], None] = lambda: None) -> None:
         """Make one call.

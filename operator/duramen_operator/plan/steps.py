@@ -7,8 +7,12 @@ What it needs of the world, it asks of the world by preconditions (uid, resource
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 
 from duramen_operator.plan.observed import Json, Ref
+
+DISRUPTION_DENIED: Final = "disruption_denied"
+"""The code of a question that was answered no."""
 
 
 @dataclass(frozen=True, slots=True)

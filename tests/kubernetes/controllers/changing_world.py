@@ -175,6 +175,8 @@ def list_unfinished(ground: Ground) -> list[str]:
         is_seen = ready.get("observedGeneration") == item["metadata"]["generation"]
         if not is_seen or ready["status"] != "True" or progress.get("status") == "True":
             found.append(f"{item['kind']} {item['metadata']['name']}: {ready} {progress}")
+        elif told.get("EvictionsAllowed", {"status": "True"})["status"] != "True":
+            found.append(f"{item['kind']} {item['metadata']['name']}: {told['EvictionsAllowed']}")
         elif progress.get("reason") == NOT_YET_SUPPORTED:
             found.append(f"{item['kind']} {item['metadata']['name']}: {progress['message']}")
     for item in ground.objects.list("poddisruptionbudgets"):

@@ -36,11 +36,12 @@ class Stops:
         with self._twin.lock:
             targets = {str(one["target"]) for one in self._twin.state.disruptions}
         pod = self._objects.find("pods", name) or {}
-        if not _is_ready(pod):
+        statuses = pod.get("status", {}).get("containerStatuses", ())
+        if not any("running" in one.get("state", {}) for one in statuses):
             return
         if not any(target.endswith(f"/{name}") for target in targets):
             self.faults.append(f"{name} was evicted, granted were {sorted(targets)}")
-        if _is_bookie(pod):
+        if _is_bookie(pod) and _is_ready(pod):
             others = [one for one in self._objects.list("pods") if _is_bookie(one)]
             away = [one["metadata"]["name"] for one in others if not _is_ready(one)]
             if away:

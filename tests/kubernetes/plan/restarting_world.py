@@ -21,6 +21,8 @@ from tests.kubernetes.plan.world import NOW, World, make_bookie_set, make_cluste
 BUDGET: Final = "main-bookie"
 BAD: Final = "bad"
 """An image in which nothing serves."""
+UNKNOWN: Final = "unknown"
+"""An image that cannot be pulled."""
 OTHERS: Final[Json] = {
     "token": "0b" * 16, "target": "zookeeper/z", "kind": "restart", "holder": "x",
 }  # fmt: skip
@@ -36,6 +38,11 @@ class Restarting:
         self.lacking: set[str] = set()
         self.hung: set[str] = set()
         """Pods in which a process runs and does not serve."""
+        self.crashed: set[str] = set()
+        """Pods whose process ended, and is not started again until `heal`."""
+        self.is_asleep = False
+        """Operators fall asleep between a grant and the eviction that it is for."""
+        self.asleep: list[Restart] = []
         self.grants: list[dict[str, Any]] = []
         self.refusals: dict[Ref, Problem] = {}
         self.is_reachable = True
@@ -61,10 +68,14 @@ class Restarting:
         return {name for name in self.pods if self._image_of(name) != image}
 
     def is_ready(self, name: str) -> bool:
+        if self._is_leaving(name):
+            return False
         told = self.world.find("Pod", name)["status"]["conditions"]
         return {"type": "Ready", "status": "True"} in told
 
     def serves(self, name: str) -> bool:
+        if self._is_leaving(name):
+            return False
         told = self.world.find("Pod", name)["status"]["conditions"]
         return {"type": "ContainersReady", "status": "True"} in told
 
@@ -110,10 +121,15 @@ class Restarting:
 
     def tick(self) -> None:
         """Controllers and kubelets do what is next, and the auditor answers about what serves."""
+        for ref in [Ref("v1", "Pod", name) for name in self.pods]:
+            if "deletionTimestamp" in self.world.objects[ref]["metadata"]:
+                del self.world.objects[ref]
         self.world.run_controllers()
         for name in self.pods:
-            if self._image_of(name) == BAD:
-                self.crash(name)
+            if self._image_of(name) == UNKNOWN:
+                self._wait_for_image(name)
+            elif self._image_of(name) == BAD or name in self.crashed:
+                self._end_process(name)
             elif name in self.hung:
                 self.world.have_pod_serve(name, is_serving=False)
             else:
@@ -130,17 +146,40 @@ class Restarting:
 
     def crash(self, name: str) -> None:
         """Its process ends, and is not started again now."""
-        self.world.have_pod_serve(name, is_serving=False)
-        status = self.world.find("Pod", name)["status"]
-        count = status["containerStatuses"][0]["restartCount"] + 1
-        waiting = {"waiting": {"reason": "CrashLoopBackOff"}}
-        status["containerStatuses"] = [{"restartCount": count, "state": waiting}]
-        self.lacking |= {name} & self.rows.keys()
+        self.crashed.add(name)
+        self._end_process(name)
+
+    def heal(self) -> None:
+        """What crashed or hangs is started again."""
+        self.crashed.clear()
+        self.hung.clear()
+
+    def delete_stuck(self) -> None:
+        """People delete pods that never served beside others that did, as they are told."""
+        for name in self.pods:
+            if self.rows and name not in self.rows and not self._is_leaving(name):
+                self._end(name)
+
+    def wake(self) -> None:
+        """Who fell asleep sends its eviction now: refused if the pod is another, or changed."""
+        late, self.asleep = self.asleep, []
+        for step in late:
+            there = self.world.objects.get(step.about)
+            metadata = {} if there is None else there["metadata"]
+            is_same = metadata.get("resourceVersion") == step.resource_version
+            self._renew_budget()
+            if metadata.get("uid") == step.uid and is_same and self._lets_go(step.about.name):
+                assert step.question is not None
+                token = step.question["token"]
+                others = [one for one in self.grants if one["token"] != token]
+                assert not others, "somebody else has a grant by now"
+                assert self._may_be_missed(step.about.name), step
+                self._end(step.about.name)
 
     def drain(self, name: str) -> bool:
         """Somebody evicts a pod; gives whether it was let go."""
         self._renew_budget()
-        if not self._lets_go(name):
+        if not self._lets_go(name) or self._is_leaving(name):
             return False
         noted = [one for one in self.rows if self._is_noted(one)]
         away = {one for one in noted if one not in self.pods or not self.is_ready(one)} - {name}
@@ -183,26 +222,36 @@ class Restarting:
 
     def _restart(self, step: Restart) -> Problem | None:
         name, question = step.about.name, step.question
-        if question is not None:
-            if self.grants or not (self._is_bookie(name) is False or self._may_be_missed(name)):
-                return Problem("disruption_denied", "granted, or too_few_copies")
-            granted_ms = int(datetime.timestamp(self.now) * 1000)
-            self.grants = [{**question, "granted_unix_ms": granted_ms}]
         if not self._is_bookie(name):
+            if question is not None and self.grants:
+                return Problem("disruption_denied", "granted")
+            self._grant(question)
             self.world.do([step])
             return None
+        if question is not None:
+            # What the operator itself has seen to: the auditor is the second one to look.
+            assert "minAvailable" in self.budget(), f"{name} while the budget is closed"
+            assert all(self.is_ready(one) for one in self.pods if one != name), name
+            if self.grants or not self._may_be_missed(name):
+                return Problem("disruption_denied", "granted, or too_few_copies")
+            self._grant(question)
+            if self.is_asleep:
+                self.asleep.append(step)
+                return None
         self._renew_budget()
         if not self._lets_go(name):
             return RETRY
-        status = self.world.find("Pod", name)["status"]
-        runs = any("running" in one["state"] for one in status["containerStatuses"])
+        statuses = self.world.find("Pod", name)["status"]["containerStatuses"]
+        runs = any("running" in one["state"] for one in statuses)
         assert question is not None or not runs or name not in self.rows, f"{name} runs"
-        if question is not None:
-            assert self._may_be_missed(name)
         self.stopped.append((name, question is not None))
-        self.world.do([step])
-        self._note_end(name)
+        self._end(name)
         return None
+
+    def _grant(self, question: Json | None) -> None:
+        if question is not None:
+            granted_ms = int(datetime.timestamp(self.now) * 1000)
+            self.grants = [{**question, "granted_unix_ms": granted_ms}]
 
     def _is_noted(self, name: str) -> bool:
         """Whether the operator has seen it registered."""
@@ -216,12 +265,26 @@ class Restarting:
             if grant["token"] == token and self._is_bookie(name):
                 assert name in self.pods and self.rows[name]["state"] == "rw", grant
 
-    def _end(self, name: str) -> None:
-        del self.world.objects[Ref("v1", "Pod", name)]
-        self._note_end(name)
+    def _end_process(self, name: str) -> None:
+        self.world.have_pod_serve(name, is_serving=False)
+        status = self.world.find("Pod", name)["status"]
+        count = status["containerStatuses"][0]["restartCount"] + 1
+        waiting = {"waiting": {"reason": "CrashLoopBackOff"}}
+        status["containerStatuses"] = [{"restartCount": count, "state": waiting}]
+        self.lacking |= {name} & self.rows.keys()
 
-    def _note_end(self, name: str) -> None:
+    def _wait_for_image(self, name: str) -> None:
+        self.world.have_pod_serve(name, is_serving=False)
+        status = self.world.find("Pod", name)["status"]
+        waiting = {"waiting": {"reason": "ImagePullBackOff"}}
+        status |= {"phase": "Pending", "containerStatuses": [{"restartCount": 0, "state": waiting}]}
+
+    def _end(self, name: str) -> None:
+        """It is told to end, and has ended when controllers look next."""
+        pod = self.world.find("Pod", name)
+        pod["metadata"]["deletionTimestamp"] = "2026-01-02T03:00:30Z"
         self.hung.discard(name)
+        self.crashed.discard(name)
         if name in self.rows:
             self.rows[name]["state"] = "absent"
             self.lacking.add(name)
@@ -258,6 +321,9 @@ class Restarting:
     def _is_bookie(self, name: str) -> bool:
         labels = self.world.find("Pod", name)["metadata"]["labels"] if self._is_there(name) else {}
         return labels.get(COMPONENT_LABEL) == BOOKIE or name in self.rows
+
+    def _is_leaving(self, name: str) -> bool:
+        return "deletionTimestamp" in self.world.find("Pod", name)["metadata"]
 
     def _is_there(self, name: str) -> bool:
         return Ref("v1", "Pod", name) in self.world.objects

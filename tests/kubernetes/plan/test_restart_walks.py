@@ -1,8 +1,9 @@
 """Restarts of bookies in any weather: images good and bad, crashes, drains, grants, silences.
 
-Whatever came, no bookie that serves is stopped by the operator beside another one that is away or
-lacks copies, and none is stopped without a grant in which a process runs (`restarting_world`
-asserts both at each stop); once it is quiet all run as the spec says, and no grant is left.
+Whatever came, the operator asks for no bookie while another one is not ready, stops none without a
+grant in which a process runs, and what it sends late hits nobody beside somebody else
+(`restarting_world` asserts all that at each stop). Once it is quiet all run as the spec says, and
+no grant is left.
 Source: docs/kubernetes/restarts.md.
 """
 
@@ -14,7 +15,7 @@ from datetime import timedelta
 import pytest
 
 from duramen_operator.names import PAUSED_ANNOTATION
-from tests.kubernetes.plan.restarting_world import BAD, OTHERS, Restarting
+from tests.kubernetes.plan.restarting_world import BAD, OTHERS, UNKNOWN, Restarting
 from tests.tiers import sized
 
 STEPS = 50
@@ -26,7 +27,9 @@ class Walk:
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         spec = self.rng.choice([{}, {"security": "on", "acceptAnybody": False}])
-        self.own = Restarting(self.rng.randrange(3, 6), self.rng.choice(["one", BAD]), **spec)
+        self.own = Restarting(
+            self.rng.randrange(3, 6), self.rng.choice(["one", BAD, UNKNOWN]), **spec
+        )
 
     def act(self) -> None:
         """Something happens."""
@@ -41,6 +44,9 @@ class Walk:
                 own.now += timedelta(seconds=20)
             case "die":
                 own.look(most=rng.randrange(6))
+            case "sleep":
+                own.is_asleep = rng.random() < 0.5
+                own.wake()
             case "catch up":
                 own.catch_up()
             case "pod":
@@ -48,17 +54,22 @@ class Walk:
             case "hand":
                 self._lay_hand()
             case "spec":
-                image = rng.choice(["one", "two", "three", BAD])
+                image = rng.choice(["one", "two", "three", BAD, UNKNOWN])
                 own.world.change("LogCluster", "main", image=image)
 
     def _hit_pod(self) -> None:
         own, rng = self.own, self.rng
         name = rng.choice(own.pods)
-        match rng.choice(["crash", "hang", "drain", "drain"]):
+        match rng.choice(["crash", "hang", "heal", "heal", "drain", "drain", "server"]):
             case "crash":
                 own.crash(name)
-            case "hang" if not own.serves(name):
+            case "hang":
                 own.hung.add(name)
+            case "heal":
+                own.heal()
+            case "server":
+                servers = [one for one in own.world.names("Pod") if one not in own.pods]
+                own.world.have_pod_serve(rng.choice(servers), is_serving=False)
             case "drain":
                 own.drain(name)
 
@@ -81,8 +92,13 @@ class Walk:
         own = self.own
         own.grants = [one for one in own.grants if one["holder"] != OTHERS["holder"]]
         own.world.find("LogCluster", "main")["metadata"]["annotations"] = {}
-        own.is_reachable = True
+        own.is_reachable, own.is_asleep = True, False
+        own.heal()
         own.world.change("LogCluster", "main", image="last")
+        for _ in range(4):
+            own.look()
+            own.tick()
+        own.delete_stuck()
 
 
 @pytest.mark.parametrize("seed", range(sized(fast=4, gate=12, night=300)))

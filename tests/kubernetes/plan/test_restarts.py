@@ -245,7 +245,7 @@ def test_what_does_not_start_stops_there_with_the_rest_serving(ground: Granted) 
     told = ground.world.condition("LogCluster", "main", "Progressing")
     turn, waits = told["message"].split("; ")
     assert "main-sequencer-0" in turn and ZOOKEEPER[0] in turn and ZOOKEEPER[2] not in turn
-    assert waits == f"the next one waits until these serve: {ZOOKEEPER[2]}"
+    assert waits == f"the next one waits until these serve, or are deleted: {ZOOKEEPER[2]}"
 
 
 def test_a_better_image_replaces_one_that_does_not_start(ground: Granted) -> None:
@@ -255,8 +255,9 @@ def test_a_better_image_replaces_one_that_does_not_start(ground: Granted) -> Non
     crash(ground.world, ZOOKEEPER[2])
     ground.world.change("LogCluster", "main", zookeeper={"members": 3, "image": "four"})
     ground.look()
-    revision = "of-the-better-one"
-    ground.world.find("StatefulSet", "main-zookeeper")["status"]["updateRevision"] = revision
+    found = ground.world.find("StatefulSet", "main-zookeeper")
+    seen = {"observedGeneration": found["metadata"]["generation"]}
+    found["status"] |= {"updateRevision": "of-the-better-one", **seen}
     assert ground.grants, "while the grant of the one before is outstanding as well"
     (stop,) = [step for step in ground.steps() if isinstance(step, Restart)]
     assert (stop.about.name, stop.question) == (ZOOKEEPER[2], None)

@@ -170,6 +170,7 @@ class World:
             for item in self.objects.values()
             if item["kind"] == "Pod" and wanted <= item["metadata"]["labels"].items()
         ]
+        pods = [item for item in pods if "deletionTimestamp" not in item["metadata"]]
         ready = sum({"type": "Ready", "status": "True"} in p["status"]["conditions"] for p in pods)
         most = spec.get("maxUnavailable", 0)
         desired = spec.get("minAvailable", len(pods) - (most if type(most) is int else 1))
@@ -238,6 +239,7 @@ class World:
         changed = {**found, **said, "metadata": metadata}
         if changed != found:
             metadata["resourceVersion"] = str(next(self._versions))
+            metadata["generation"] += changed.get("spec") != found.get("spec")
             self.objects[step.about] = changed
 
     def _patch(self, step: Patch) -> None:
@@ -246,6 +248,7 @@ class World:
         assert step.resource_version == found["metadata"]["resourceVersion"]
         self.objects[step.about] = changed = _merge(found, step.patch)
         changed["metadata"]["resourceVersion"] = str(next(self._versions))
+        changed["metadata"]["generation"] += changed.get("spec") != found.get("spec")
 
     def _make_pod(self, owner: Mapping[str, Any], index: int, revision: str) -> None:
         name = f"{owner['metadata']['name']}-{index}"

@@ -20,7 +20,7 @@ from duramen_operator.plan.cluster.frame import ClusterFrame
 from duramen_operator.plan.cluster.spread import DomainShare
 from duramen_operator.plan.conditions import Said, Truth, report
 from duramen_operator.plan.evictions.lives import serves
-from duramen_operator.plan.evictions.workloads import list_outdated_bookies
+from duramen_operator.plan.evictions.workloads import is_outdated, list_outdated_bookies
 from duramen_operator.plan.observed import Json, KubeObject, Observed, Ref
 from duramen_operator.plan.removal.course import record_cause, record_next
 from duramen_operator.plan.removal.holding import holds_copies, is_abandoned, is_told
@@ -42,7 +42,7 @@ NAMES_SHOWN_MAX = 10
 MOVING = ("freeBytes", "copies")
 """They change with every append somewhere, and that alone is no reason to write at once."""
 
-_RESTARTED = "to be restarted by the last change, each once EvictionsAllowed of the cluster is True"
+_RESTARTED = "runs as before the last change, and is restarted once EvictionsAllowed is True"
 
 _CONDITION_FIELDS = frozenset({"observedGeneration", "conditions"})
 
@@ -95,7 +95,7 @@ def report_bookie(
     )
     said = [
         _judge_bookie_ready(own, item.name, pod),
-        _judge_intents(own, item),
+        _judge_intents(own, share, item),
         judge_scale_down(own.frame, [item.name]),
     ]
     yield from report(item, said, figures_of(status), now, MOVING)
@@ -218,8 +218,8 @@ def _judge_progress(own: SetFrame, impossible: Sequence[str], ready: int, wanted
             "if that stays so, the definitions are older than the operator: upgrade them"
         )
         return Said(PROGRESSING, "True", "BookiesStart", message)
-    if outdated := list_outdated_bookies(own):
-        message = f"{_RESTARTED}: {', '.join(sorted(outdated))}"
+    if outdated := sorted(list_outdated_bookies(own)):
+        message = f"{_RESTARTED}: {', '.join(outdated)}"
         return Said(PROGRESSING, "True", "Restarting", message)
     if ready < wanted:
         return Said(PROGRESSING, "True", "BookiesStart", f"{wanted - ready} bookies are starting")
@@ -251,14 +251,14 @@ def _judge_bookie_ready(own: SetFrame, name: str, pod: KubeObject | None) -> Sai
     return Said(READY, "False", "NotReady", f"its pod is {pod.status.get('phase', 'Pending')}")
 
 
-def _judge_intents(own: SetFrame, item: KubeObject) -> Said:
+def _judge_intents(own: SetFrame, share: DomainShare, item: KubeObject) -> Said:
     if item.spec.get("repairAction", "None") != "None":
         message = "repairAction: not done by the operator yet; take it back"
         return Said(PROGRESSING, "False", NOT_YET_SUPPORTED, message, is_event=True)
     removal = judge_removal(own, item)
     if removal is not None:
         return removal
-    if item.name in list_outdated_bookies(own):
+    if is_outdated(own, share, item.name):
         return Said(PROGRESSING, "True", "Restarting", _RESTARTED)
     if not serves(own.frame.observed, item.name):
         return Said(PROGRESSING, "True", "Starting", "it is starting")

@@ -8,7 +8,7 @@ is; a BookieSet that is not valid or cannot be made keeps nobody else from being
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
-from duramen_operator.names import FOUNDING, name_component
+from duramen_operator.names import FOUNDING, READ_PROXY, WRITE_PROXY, name_component
 from duramen_operator.plan.cluster import bookies, servers, zookeeper
 from duramen_operator.plan.cluster.bookie_status import report_bookie, report_orphan, report_set
 from duramen_operator.plan.cluster.bookies import SetFrame, read_set
@@ -29,7 +29,17 @@ from duramen_operator.plan.manifests import is_foreign, plan_apply
 from duramen_operator.plan.observed import Json, KubeObject, Observed
 from duramen_operator.plan.removal.course import plan_course, plan_stops
 from duramen_operator.plan.removal.holding import is_told
-from duramen_operator.plan.steps import Apply, Call, Delete, Event, Plan, Status, Step, Stop
+from duramen_operator.plan.steps import (
+    DISRUPTION_DENIED,
+    Apply,
+    Call,
+    Delete,
+    Event,
+    Plan,
+    Status,
+    Step,
+    Stop,
+)
 from duramen_operator.resources import ResourceError
 
 
@@ -68,9 +78,8 @@ def _plan(observed: Observed, now: datetime) -> Iterator[Step]:
     is_open = evictions.status == "True"
     budget = plan_bookie_budget(frame, sets, is_open=is_open, is_whole=is_whole)
     gates, parts = tuple(plan_gates(observed, now)), tuple(_plan_parts(frame, sets, now))
-    # A stop that was denied keeps no bookie from being restarted.
-    is_stopping = any(isinstance(s, Stop) and s.about not in observed.refusals for s in parts)
-    restarts = plan_restarts(frame, known, now, may_miss_bookie=is_open and not is_stopping)
+    may_miss = is_open and not any(_keeps_bookies_waiting(frame, step) for step in parts)
+    restarts = plan_restarts(frame, known, now, may_miss_bookie=may_miss)
     # What is told of its gate is another state of a pod than the one that was seen.
     told = {step.about for step in gates}
     restarts = (one for one in restarts if isinstance(one, Call) or one.about not in told)
@@ -78,6 +87,20 @@ def _plan(observed: Observed, now: datetime) -> Iterator[Step]:
     for step in (*budget, *gates, *parts, *restarts):
         if not is_waiting or isinstance(step, Status | Event):
             yield step
+
+
+def _keeps_bookies_waiting(frame: ClusterFrame, step: Step) -> bool:
+    """Whether no bookie is restarted beside a step of this pass: a bookie is stopped for good, if
+    that was not denied the last time, or what comes before bookies has yet to be changed."""
+    match step:
+        case Stop():
+            problem = frame.observed.refusals.get(step.about)
+            return problem is None or problem.code != DISRUPTION_DENIED
+        case Apply():
+            proxies = {name_component(frame.name, one) for one in (WRITE_PROXY, READ_PROXY)}
+            return step.about.kind == "StatefulSet" and step.about.name not in proxies
+        case _:
+            return False
 
 
 def _is_impossible(own: SetFrame) -> bool:

@@ -271,8 +271,8 @@ def _explain_restarts(frame: ClusterFrame, sets: Sequence[SetFrame]) -> list[str
     ]
     head = f"run as before the last change, and are restarted in turn: {', '.join(outdated)}"
     hindering = list_hindering(frame, sets)
-    waits = [f"the next one waits until these serve: {', '.join(hindering)}"] if hindering else []
-    return [head, *waits, *denied]
+    waits = f"the next one waits until these serve, or are deleted: {', '.join(hindering)}"
+    return [head, *([waits] if hindering else []), *denied]
 
 
 def is_paused(frame: ClusterFrame) -> bool:

@@ -18,7 +18,7 @@ from duramen_operator.plan.evictions.lives import (
     is_serving,
     life_of,
     list_bookie_pods,
-    tell_pod,
+    report_pod,
 )
 from duramen_operator.plan.observed import Json, KubeObject, Observed
 from duramen_operator.plan.steps import Status
@@ -42,7 +42,7 @@ def plan_gates(observed: Observed, now: datetime) -> Iterator[Status]:
         verdict = _judge(observed, pod, found)
         if verdict is None or _read(found) == verdict:
             continue
-        yield tell_pod(pod, _encode(verdict, found, now))
+        yield report_pod(pod, _encode(verdict, found, now))
 
 
 def _judge(observed: Observed, pod: KubeObject, found: Json) -> _Verdict | None:

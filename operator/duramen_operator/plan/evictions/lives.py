@@ -34,7 +34,7 @@ def find_pod_condition(pod: KubeObject, condition_type: str) -> Json | None:
     return None
 
 
-def tell_pod(pod: KubeObject, said: Json) -> Status:
+def report_pod(pod: KubeObject, said: Json) -> Status:
     """The step that says one condition of ours of a pod. The other one is said again as it is: an
     apply takes back what was said before and is left out."""
     told = [found for one in _OURS if (found := find_pod_condition(pod, one)) is not None]
@@ -104,11 +104,11 @@ def list_bookie_pods(observed: Observed) -> Iterator[KubeObject]:
             yield pod
 
 
-def ever_registered(observed: Observed, bookie: str) -> bool:
-    """Whether a bookie ever did, as far as is known: if not, nobody reads anything of it."""
-    item = observed.find("Bookie", bookie)
-    is_noted = item is None or bool(item.status.get("incarnation"))
-    return is_noted or bookie in (observed.admin.bookies or {})
+def knows_no_bookie(observed: Observed) -> bool:
+    """Whether the cluster says that no bookie ever registered, and none is noted to have."""
+    admin = observed.admin
+    is_told_so = admin.is_reachable and admin.bookies is not None and not admin.bookies
+    return is_told_so and not any(one.status.get("incarnation") for one in observed.list("Bookie"))
 
 
 def list_lives(observed: Observed) -> dict[str, PodLife]:

@@ -17,12 +17,12 @@ from duramen_operator.plan.cluster.bookies import SetFrame
 from duramen_operator.plan.cluster.frame import ClusterFrame
 from duramen_operator.plan.conditions import format_time
 from duramen_operator.plan.evictions.lives import (
-    ever_registered,
     find_pod_condition,
     has_no_process,
     is_ready,
     is_serving,
-    tell_pod,
+    knows_no_bookie,
+    report_pod,
 )
 from duramen_operator.plan.evictions.workloads import Workload, list_workloads
 from duramen_operator.plan.observed import Json, KubeObject, Ref
@@ -57,9 +57,9 @@ def plan_restarts(
     workloads = list(list_workloads(frame, sets))
     for grant in own:
         yield from _go_on(frame, workloads, grant, now)
-    broken = [p for one in workloads for p in one.outdated if _may_be_mended(frame, one, p)]
-    if broken:
-        yield Restart(broken[0].ref, broken[0].uid, broken[0].resource_version)
+    broken = list(_list_broken(frame, workloads))
+    for pod in broken:
+        yield Restart(pod.ref, pod.uid, pod.resource_version)
     if broken or own:
         return
     standing = admin.standing
@@ -82,10 +82,11 @@ def list_outdated(frame: ClusterFrame, sets: Sequence[SetFrame] | None) -> tuple
 
 
 def list_hindering(frame: ClusterFrame, sets: Sequence[SetFrame] | None) -> tuple[str, ...]:
-    """Names of pods that do not serve, for which the next restart waits."""
+    """Names of pods that are missing or do not serve, for which the next restart waits."""
     hindering: list[str] = []
     for workload in list_workloads(frame, sets):
-        hindering += [pod.name for pod in workload.there if not is_serving(pod)]
+        pods = workload.pods.items()
+        hindering += [name for name, pod in pods if pod is None or not is_serving(pod)]
         if workload.outdated:
             break
     return tuple(sorted(hindering))
@@ -102,16 +103,10 @@ def lets_unready_members_go(frame: ClusterFrame) -> bool:
 
 
 def lets_unready_bookies_go(frame: ClusterFrame, sets: Sequence[SetFrame] | None) -> bool:
-    """Whether all that are not Ready never served and never registered, so that nobody misses them,
-    and some of them are outdated: the first image was none that serves."""
-    observed = frame.observed
-    for workload in list_workloads(frame, sets):
-        if workload.component == BOOKIE:
-            unready = [pod for pod in workload.there if not is_ready(observed, pod.name)]
-            is_any = any(pod in workload.outdated for pod in unready)
-            known = (is_serving(pod) or ever_registered(observed, pod.name) for pod in unready)
-            return is_any and not any(known)
-    return False
+    """Whether no bookie of the cluster ever registered, so that nobody misses any, and some are
+    outdated: the first image was none that serves."""
+    workloads = [one for one in list_workloads(frame, sets) if one.component == BOOKIE]
+    return knows_no_bookie(frame.observed) and any(one.outdated for one in workloads)
 
 
 def plan_update_strategy(frame: ClusterFrame, manifest: Json) -> Iterator[Patch]:
@@ -155,6 +150,20 @@ def is_own_restart(frame: ClusterFrame, grant: Json) -> bool:
     return is_restart and grant.get("holder") == name_holder(frame)
 
 
+def _list_broken(frame: ClusterFrame, workloads: Sequence[Workload]) -> Iterator[KubeObject]:
+    """Outdated pods that are stopped now without asking: one, but for bookies nobody ever knew."""
+    for workload in workloads:
+        if not workload.is_complete:
+            continue
+        if workload.component == BOOKIE and knows_no_bookie(frame.observed):
+            yield from filter(_is_unready, workload.outdated)
+            return
+        found = [pod for pod in workload.outdated if _may_be_mended(frame, workload, pod)]
+        if found:
+            yield found[0]
+            return
+
+
 def _may_be_mended(frame: ClusterFrame, workload: Workload, pod: KubeObject) -> bool:
     """Whether an outdated pod does not serve and may be stopped without asking, the next one only
     when the one before is there again.
@@ -163,16 +172,11 @@ def _may_be_mended(frame: ClusterFrame, workload: Workload, pod: KubeObject) -> 
     its probe says, so no other grant may be outstanding; and a member may lack nothing but a
     quorum, so then the others have to serve.
     """
-    if not workload.is_complete:
-        return False
     if workload.component == BOOKIE:
         return _may_bookie_be_mended(frame, workload, pod)
     if has_no_process(pod):
         return True
-    said = find_pod_condition(pod, "ContainersReady") or {}
-    if said.get("status") != "False":
-        return False
-    if any(one.is_leaving for one in workload.there):
+    if not _is_unready(pod) or any(one.is_leaving for one in workload.there):
         return False
     target = f"{workload.component}/{pod.name}"
     if any(one.get("target") != target for one in frame.observed.admin.disruptions or ()):
@@ -186,14 +190,19 @@ def _may_be_mended(frame: ClusterFrame, workload: Workload, pod: KubeObject) -> 
 
 
 def _may_bookie_be_mended(frame: ClusterFrame, workload: Workload, pod: KubeObject) -> bool:
-    """Whether no process runs in it, or it never registered; and everybody serves who runs as after
-    the change: what does not start is not given to those that crashed for a moment."""
+    """Whether no process runs in it, it would be let go, and everybody serves who runs as after the
+    change: what does not start is not given to those that crashed for a moment."""
     renewed = [one for one in workload.there if one not in workload.outdated]
-    if not all(map(is_serving, renewed)):
+    if not has_no_process(pod) or not all(map(is_serving, renewed)):
         return False
+    # Of one that never started nobody asks a budget.
+    return pod.status.get("phase") == "Pending" or _has_room(frame, workload, pod)
+
+
+def _is_unready(pod: KubeObject) -> bool:
+    """By its kubelet's word, or since it never found a node."""
     said = find_pod_condition(pod, "ContainersReady") or {}
-    is_unready = said.get("status") == "False"
-    return has_no_process(pod) or (is_unready and not ever_registered(frame.observed, pod.name))
+    return has_no_process(pod) or said.get("status") == "False"
 
 
 def _begin(
@@ -274,7 +283,7 @@ def _go_on(
             if grant["token"] == make_token(frame, pod):
                 # Whoever took the grant may be asleep right before the eviction: it is to meet
                 # another state of the pod when it wakes, and only then may others have a grant.
-                yield tell_pod(pod, _make_mark(grant, now))
+                yield report_pod(pod, _make_mark(grant, now))
                 return
             if not _is_back(frame, workload, pod):
                 return

@@ -19,6 +19,7 @@ from duramen_operator.names import (
 )
 from duramen_operator.plan.cluster.bookies import SetFrame
 from duramen_operator.plan.cluster.frame import ClusterFrame
+from duramen_operator.plan.cluster.spread import DomainShare
 from duramen_operator.plan.evictions.lives import is_ready, is_serving
 from duramen_operator.plan.observed import KubeObject, Observed
 from duramen_operator.plan.removal.record import STOPPING, read_removal
@@ -89,15 +90,18 @@ def list_workloads(frame: ClusterFrame, sets: Sequence[SetFrame] | None) -> Iter
         yield bookies
 
 
-def list_outdated_bookies(own: SetFrame) -> frozenset[str]:
+def list_outdated_bookies(own: SetFrame) -> Iterator[str]:
     """Bookies of one set whose pods run as before the last change."""
+    for share in own.shares:
+        yield from (name for name in share.bookies if is_outdated(own, share, name))
+
+
+def is_outdated(own: SetFrame, share: DomainShare, bookie: str) -> bool:
+    """Whether a bookie's pod runs as before the last change."""
     observed = own.frame.observed
-    outdated: set[str] = set()
-    for group in (group for share in own.shares for group in share.groups):
-        found = observed.find("StatefulSet", group.name)
-        if found is not None:
-            outdated |= {pod.name for pod in _list_outdated(observed, found, group.bookies)}
-    return frozenset(outdated)
+    group = next(group for group in share.groups if bookie in group.bookies)
+    found = observed.find("StatefulSet", group.name)
+    return found is not None and bool(_list_outdated(observed, found, [bookie]))
 
 
 def _gather_bookies(frame: ClusterFrame, sets: Sequence[SetFrame]) -> Workload | None:
@@ -105,6 +109,7 @@ def _gather_bookies(frame: ClusterFrame, sets: Sequence[SetFrame]) -> Workload |
     observed = frame.observed
     pods: dict[str, KubeObject | None] = {}
     outdated: list[KubeObject] = []
+    is_seen = True
     for own in sets:
         for group in (group for share in own.shares for group in reversed(share.groups)):
             names = [n for n in group.bookies if read_removal(observed, n) != STOPPING]
@@ -114,9 +119,10 @@ def _gather_bookies(frame: ClusterFrame, sets: Sequence[SetFrame]) -> Workload |
             if found is not None:
                 pods |= {name: observed.find("Pod", name) for name in names}
                 outdated += _list_outdated(observed, found, names)
+                is_seen = is_seen and _is_seen(found)
     # Who does not serve is first: while it is not ready nobody else may go.
     outdated.sort(key=lambda pod: is_ready(observed, pod.name))
-    return Workload(BOOKIE, name_bookie_service(frame.name), pods, outdated)
+    return Workload(BOOKIE, name_bookie_service(frame.name), pods, outdated, is_seen=is_seen)
 
 
 def _find_maker(observed: Observed, name: str, owner_uid: str) -> KubeObject | None:
