@@ -14,6 +14,7 @@ from tests.chaos.history import read_history
 from tests.chaos.load import LoadOptions
 from tests.kubernetes.kubelet.installation import RELEASE, Installation
 from tests.process.chaos_load import judge_logs, require_good
+from tests.process.times import HANG_S
 
 REPLICAS = {"ensemble_size": 3, "write_quorum": 3, "ack_quorum": 2, "min_racks": 2}
 APPENDS_COUNT, READS_COUNT = 50, 5
@@ -66,6 +67,13 @@ def describe_stalls(folder: Path, logs: Sequence[str]) -> str:
 
 
 _SHARES = (("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999))
+
+
+def wait_calm(release: Installation) -> None:
+    """Until all bookies are Ready and caught up. (EvictionsAllowed is True as well while one that
+    is away may be evicted, and nobody else.)"""
+    reason = 'jsonpath={.status.conditions[?(@.type=="EvictionsAllowed")].reason}=CaughtUp'
+    release.wait(f"logcluster/{RELEASE}", reason, HANG_S)
 
 
 def scale_bookies(release: Installation, count: int) -> None:

@@ -24,6 +24,7 @@ from tests.kubernetes.kubelet.loaded import (
     judge_load,
     make_options,
     scale_bookies,
+    wait_calm,
 )
 from tests.kubernetes.kubelet.pod_history import recording
 from tests.process.chaos_load import ChaosLoad, running_load
@@ -48,11 +49,6 @@ def release(kubelet: RealCluster) -> Iterator[Installation]:
         wait_calm(found)
         yield found
         found.print_figures()
-
-
-def wait_calm(release: Installation) -> None:
-    """Until all are caught up."""
-    release.wait(f"logcluster/{RELEASE}", "condition=EvictionsAllowed", HANG_S)
 
 
 def list_uids(release: Installation) -> dict[str, str]:

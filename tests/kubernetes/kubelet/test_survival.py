@@ -26,6 +26,7 @@ from tests.kubernetes.kubelet.loaded import (
     judge_load,
     make_options,
     scale_bookies,
+    wait_calm,
 )
 from tests.kubernetes.kubelet.pod_history import recording
 from tests.process.chaos_load import ChaosLoad, running_load
@@ -54,7 +55,7 @@ def test_drained_nodes_wait_for_one_another(release: Installation, tmp_path: Pat
     """Nodes of three zones at once, as an upgrade of nodes that is in a hurry: a bookie goes when
     the one before has what it missed."""
     add_logs(release, DRAINED_LOGS)
-    release.wait(f"logcluster/{RELEASE}", "condition=EvictionsAllowed")
+    wait_calm(release)
     before = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in release.pods("bookie")}
     nodes = sorted({pod["spec"]["nodeName"] for pod in release.pods("bookie")})
     assert len(before) == len(nodes) == 3, release.describe()
@@ -75,9 +76,7 @@ async def _drain(release: Installation, options: LoadOptions, nodes: Sequence[st
         with release.timed("three nodes drained, one bookie after the other"):
             drains = (asyncio.to_thread(_drain_node, release, node) for node in nodes)
             await asyncio.gather(*drains)
-            await asyncio.to_thread(
-                release.wait, f"logcluster/{RELEASE}", "condition=EvictionsAllowed", HANG_S
-            )
+            await asyncio.to_thread(wait_calm, release)
         await load.wait_acked_since(read_clock_ns(), HANG_S)
         await load.finish()
     await judge_load(release, options)
@@ -101,7 +100,7 @@ def _drain_node(release: Installation, node: str) -> None:
 def test_bookies_come_and_go_under_load(release: Installation, tmp_path: Path) -> None:
     """Two more, and two fewer: copies move, and nobody goes who holds one."""
     add_logs(release, REMOVED_LOGS)
-    release.wait(f"logcluster/{RELEASE}", "condition=EvictionsAllowed")  # all are caught up
+    wait_calm(release)
     before = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in release.pods("bookie")}
     with release.explained(), recording(release, "bookie") as history:
         asyncio.run(_resize(release, make_options(release, tmp_path, REMOVED_LOGS)))
