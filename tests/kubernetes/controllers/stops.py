@@ -37,7 +37,8 @@ class Stops:
             targets = {str(one["target"]) for one in self._twin.state.disruptions}
         pod = self._objects.find("pods", name) or {}
         statuses = pod.get("status", {}).get("containerStatuses", ())
-        if not any("running" in one.get("state", {}) for one in statuses):
+        runs = any("running" in one.get("state", {}) for one in statuses)
+        if not runs and not _is_ready(pod):
             return
         if not any(target.endswith(f"/{name}") for target in targets):
             self.faults.append(f"{name} was evicted, granted were {sorted(targets)}")

@@ -2,8 +2,8 @@
 
 Nobody is stopped in passing: StatefulSets are updated OnDelete, so that `plan.evictions.restarts`
 restarts one by a grant, and make one bookie less only where `plan.removal` has a grant for it; a
-pod beyond the wish that never registered is no bookie. A
-bookie knows its place: its domain's region and zone, or, without domains, a rack of its own.
+pod beyond the wish that never registered is no bookie. A bookie knows its place: its domain's
+region and zone, or, without domains, a rack of its own.
 Called by `plan`. Pure. Source: docs/kubernetes/concepts.md "Places".
 """
 

@@ -46,7 +46,8 @@ _TOKEN_DIGITS: Final = 32
 def plan_restarts(
     frame: ClusterFrame, sets: Sequence[SetFrame] | None, now: datetime, *, may_miss_bookie: bool
 ) -> Iterator[Call | Restart | Status]:
-    """The next step towards pods that run as their StatefulSets say; at most one pod is stopped.
+    """The next step towards pods that run as their StatefulSets say; at most one pod is stopped,
+    but for bookies of a cluster in which none ever registered.
 
     Args:
         sets: as of `list_workloads`.
