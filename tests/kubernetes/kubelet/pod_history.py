@@ -18,15 +18,15 @@ from tests.waiting import wait_in_thread
 
 
 class Moment(NamedTuple):
-    """All pods after one change: name to whether it is there and Ready, and the change in words."""
+    """All pods after one change: who was stopped and is not back, and the change in words.
 
-    ready: dict[str, bool]
+    Stopped is a pod from the moment at which it is to be deleted until one of its name is Ready.
+    One that is merely not Ready was stopped by nobody: Kubernetes says that of all pods of a node
+    that was silent for forty seconds, as in a test whose processors are busy.
+    """
+
+    stopped: frozenset[str]
     text: str
-
-    @property
-    def away(self) -> set[str]:
-        """Those that are not Ready, or not there."""
-        return {name for name, is_ready in self.ready.items() if not is_ready}
 
 
 @dataclass
@@ -38,17 +38,23 @@ class PodHistory:
     def read(self, told: str) -> None:
         """Every event of a watch's output; the first ones say what there was."""
         decoder, at = json.JSONDecoder(), 0
-        ready: dict[str, bool] = {}
+        before: dict[str, tuple[bool, bool]] = {}
+        stopped: frozenset[str] = frozenset()
         while at < len(told):
             try:
                 event, end = decoder.raw_decode(told, at)
             except json.JSONDecodeError:
                 break  # the last one was cut off
             name = event["object"]["metadata"]["name"]
-            is_ready = event["type"] != "DELETED" and _is_ready(event["object"])
-            if ready.get(name) is not is_ready:
-                ready = {**ready, name: is_ready}
-                self.moments.append(Moment(ready, _describe(event)))
+            is_leaving = _is_leaving(event)
+            is_ready = not is_leaving and _is_ready(event["object"])
+            if is_leaving:
+                stopped |= {name}
+            elif is_ready:
+                stopped -= {name}
+            if before.get(name) != (is_ready, name in stopped):
+                before[name] = (is_ready, name in stopped)
+                self.moments.append(Moment(stopped, _describe(event)))
             at = end
             while at < len(told) and told[at].isspace():
                 at += 1
@@ -80,14 +86,18 @@ def recording(release: Installation, role: str) -> Iterator[PodHistory]:
     history.read(told.read_text())
 
 
+def _is_leaving(event: dict[str, Any]) -> bool:
+    return event["type"] == "DELETED" or "deletionTimestamp" in event["object"]["metadata"]
+
+
 def _is_ready(pod: dict[str, Any]) -> bool:
     conditions = {one["type"]: one["status"] for one in pod["status"].get("conditions", ())}
-    return conditions.get("Ready") == "True" and "deletionTimestamp" not in pod["metadata"]
+    return conditions.get("Ready") == "True"
 
 
 def _describe(event: dict[str, Any]) -> str:
     pod = event["object"]
     conditions = pod["status"].get("conditions", ())
     said = ", ".join(f"{one['type'].rpartition('/')[2]} {one['status']}" for one in conditions)
-    is_leaving = " leaves" if "deletionTimestamp" in pod["metadata"] else ""
-    return f"{event['type']} {pod['metadata']['name']}{is_leaving}: {said}"
+    leaves = " leaves" if _is_leaving(event) else ""
+    return f"{event['type']} {pod['metadata']['name']}{leaves}: {said}"

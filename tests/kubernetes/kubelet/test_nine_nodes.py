@@ -90,7 +90,8 @@ def test_a_new_flag_restarts_all_bookies_one_by_one(release: Installation, tmp_p
         asyncio.run(load_beside(release, tmp_path, "renewed", renew))
     after = list_uids(release)
     assert before.keys() == after.keys() and not {*before.values()} & {*after.values()}
-    at_once = [moment.text for moment in history.moments if len(moment.away) > 1]
+    assert any(moment.stopped for moment in history.moments)
+    at_once = [moment for moment in history.moments if len(moment.stopped) > 1]
     assert not at_once, "\n".join(moment.text for moment in history.moments)
     print(f"\n{release.seconds}, {len(history.moments)} changes of readiness")
 
@@ -109,7 +110,7 @@ def test_three_bookies_come_and_go(release: Installation, tmp_path: Path) -> Non
     with release.explained(), recording(release, "bookie") as history:
         asyncio.run(load_beside(release, tmp_path, "resized", resize))
     assert list_uids(release) == before
-    assert not [moment.text for moment in history.moments if moment.away & before.keys()]
+    assert not [one.text for one in history.moments if one.stopped & before.keys()]
     print(f"\n{release.seconds}")
 
 
