@@ -82,17 +82,21 @@ def copy_package(name: str, site: Path) -> None:
         shutil.copy(str(distribution.locate_file(file)), target)
 
 
-def compile_modules(site: Path) -> None:
-    """Compile every module; what is compiled holds whatever time stamps a layer has."""
+def compile_modules(folder: Path, place: str) -> None:
+    """Compile every module; what is compiled holds whatever time stamps a layer has.
+
+    Args:
+        place: where the folder will be in the image.
+    """
     unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH
     # Of PySpark a job loads a small part.
     compileall.compile_dir(
-        site,
+        folder,
         quiet=2,
         invalidation_mode=unchecked,
         rx=re.compile(r"/pyspark/|/tests?/"),
-        stripdir=str(site),
-        prependdir="/opt/duramen/lib/python3.11/site-packages",
+        stripdir=str(folder),
+        prependdir=place,
     )
 
 

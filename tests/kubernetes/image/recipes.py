@@ -38,7 +38,7 @@ JARS: Final = "/opt/zookeeper/jars"
 USER: Final = "10001:10001"
 SERVICE_EXTRAS: Final = ("bookie", "sequencer", "writeproxy", "readproxy", "operator")
 # Whoever changes how a layer is written changes this too, so that no old one is taken for it.
-_FORMAT: Final = "1"
+_FORMAT: Final = "2"
 
 _ENVIRONMENT: Final[Mapping[str, str]] = {
     "PATH": f"{PREFIX}/bin:/usr/local/bin:/usr/bin:/bin",
@@ -158,7 +158,7 @@ def _write_packages(out: Path, names: Iterable[str]) -> None:
         site = staging / "site"
         for name in names:
             environment.copy_package(name, site)
-        environment.compile_modules(site)
+        environment.compile_modules(site, SITE)
         files = [(entry, f"{SITE}/{entry.name}") for entry in sorted(site.iterdir())]
         submit = site / "pyspark" / "bin" / "spark-submit"
         if submit.exists():
@@ -198,7 +198,7 @@ def _write_project(out: Path, scripts: Mapping[str, str]) -> None:
         site, commands = staging / "site", staging / "bin"
         with zipfile.ZipFile(next(staging.glob("*.whl"))) as wheel:
             wheel.extractall(site)
-        environment.compile_modules(site)
+        environment.compile_modules(site, SITE)
         commands.mkdir()
         for name, target in scripts.items():
             module, _, function = target.partition(":")

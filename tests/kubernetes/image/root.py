@@ -1,9 +1,10 @@
 """The root file system below every image: Debian's Python and what its wheels need, no more.
 
 Made by mmdebstrap, which unpacks packages without running anything of them; so what their scripts
-would have made, the users and the one file of all certificates, is added here; Java's own copy of
-the certificates is not, and no test makes Java trust a public server. Called by `recipes`; the
-Dockerfile installs the same packages.
+would have made is added here: the users, the one file of all certificates, and Python's compiled
+modules, without which each start compiles them anew. Java's own copy of the certificates is not
+made, and no test makes Java trust a public server. Called by `recipes`; the Dockerfile installs the
+same packages.
 """
 
 from __future__ import annotations
@@ -13,9 +14,12 @@ import os
 import shutil
 import subprocess
 import tarfile
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
+
+from tests.kubernetes.image import environment
 
 SUITE: Final = "bookworm"
 # A shell and its tools are for `helm test`, `kubectl exec` and spark-submit, which is a script.
@@ -42,6 +46,7 @@ _PASSWD: Final = (
 )
 _GROUP: Final = "root:x:0:\nnogroup:x:65534:\nduramen:x:10001:\n"
 _CERTIFICATES: Final = "./usr/share/ca-certificates/mozilla/"
+_PYTHON: Final = "usr/lib/python3.11"
 
 
 def reason_missing() -> str | None:
@@ -71,6 +76,7 @@ def write(out: Path, packages: Sequence[str]) -> None:
     try:
         with tarfile.open(plain) as source, tarfile.open(out, "w") as target:
             certificates = b""
+            modules: dict[str, bytes] = {}
             for member in source:
                 if member.isfile():
                     content = source.extractfile(member)
@@ -79,13 +85,29 @@ def write(out: Path, packages: Sequence[str]) -> None:
                     target.addfile(member, io.BytesIO(data))
                     if member.name.startswith(_CERTIFICATES):
                         certificates += data
+                    if member.name.startswith(f"./{_PYTHON}/") and member.name.endswith(".py"):
+                        modules[member.name] = data
                 elif not member.name.startswith("./dev/"):
                     target.addfile(member)
             _add(target, "./etc/passwd", _PASSWD.encode())
             _add(target, "./etc/group", _GROUP.encode())
             _add(target, "./etc/ssl/certs/ca-certificates.crt", certificates)
+            for name, data in _compile(modules):
+                _add(target, name, data)
     finally:
         plain.unlink(missing_ok=True)
+
+
+def _compile(modules: Mapping[str, bytes]) -> Iterator[tuple[str, bytes]]:
+    """Compiled modules of the standard library, by their places."""
+    with tempfile.TemporaryDirectory(prefix="duramen-root-") as staging:
+        for name, data in modules.items():
+            path = Path(staging, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+        environment.compile_modules(Path(staging, _PYTHON), f"/{_PYTHON}")
+        for path in sorted(Path(staging).rglob("*.pyc")):
+            yield f"./{path.relative_to(staging)}", path.read_bytes()
 
 
 def _add(target: tarfile.TarFile, name: str, data: bytes) -> None:
