@@ -1,11 +1,11 @@
 """`make test-kubernetes`: builds a real Kubernetes and runs every tier that this machine allows.
 
 First the API server and the controllers with fake nodes, which need Go to be built and no root;
-then nine real nodes with pods of the images, which need root, Debian's packages and cgroup v1. At
-the end stands what ran, for how long, and what was left out and why. Where everything is required,
-as in CI, whatever is left out fails, but for real nodes on cgroup v2. What is marked `night` runs
-with DURAMEN_TIER=night, which is how `make night` calls this. `--only` runs one part; other
-arguments go to pytest.
+then real nodes with pods of the images, which need root, Debian's packages and cgroup v1: five of
+them, nine at night. At the end stands what ran, for how long, and what was left out and why. Where
+everything is required, as in CI, whatever is left out fails, but for real nodes on cgroup v2. What
+is marked `night` runs with DURAMEN_TIER=night, which is how `make night` calls this. `--only` runs
+one part; other arguments go to pytest.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from tests.kubernetes.chart import checkov, promtool
 from tests.kubernetes.cluster import binaries
 from tests.kubernetes.image import recipes
 from tests.requirements import is_everything_required
-from tests.tiers import Tier, read_tier
+from tests.tiers import Tier, read_tier, sized
 
 HERE = Path(__file__).resolve().parent
-NODES_COUNT = 9
+NODES_COUNT = sized(fast=5, gate=5, night=9)
+"""Three of them have bookies and ZooKeeper in the gate; the others what may run anywhere."""
 _NO_TESTS_STATUS = 5
 _END_S = 20.0
 _ROOM_BYTES = 20 << 30
@@ -120,7 +121,7 @@ def _run_nodes(tiers: Tiers) -> None:
 
 
 def _reason_no_room() -> str | None:
-    """The images, their unpacked layers, and the bookies of nine nodes."""
+    """The images, their unpacked layers, and the bookies of all nodes."""
     found = os.statvfs(recipes.REPOSITORY)
     free = found.f_bavail * found.f_frsize
     return (

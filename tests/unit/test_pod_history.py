@@ -1,4 +1,8 @@
-"""A history of pods tells who was stopped, and is not misled by who is merely not Ready."""
+"""A history of pods tells who was stopped, and is not misled by who is merely not Ready.
+
+Kubernetes says of all pods of a silent node that they are not Ready; nobody stopped them. Events
+are as `kubectl get --watch --output-watch-events` prints them.
+"""
 
 from __future__ import annotations
 

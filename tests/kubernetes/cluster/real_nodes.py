@@ -29,6 +29,7 @@ _NODES_READY_S = 180.0
 _IMPORT_S = 240.0
 _CGROUPS = Path("/sys/fs/cgroup")
 CGROUP = "duramen-tests"
+_SESSIONS_COUNT = 9
 _SESSION_SHARES = 1024
 """The weight of a session, where the kernel groups processes so, and of a group nobody weighed."""
 
@@ -71,7 +72,7 @@ def start_nodes(plane: ControlPlane, count: int, images: Sequence[Path]) -> tupl
     plane.spawn("coredns", plane.binaries / "coredns", "-conf", corefile)
     store = _import_images(plane, [_pause_image(plane), *images])
     names = tuple(f"node{index}" for index in range(count))
-    _weigh_nodes(plane, count)
+    _weigh_nodes(plane)
     for index, name in enumerate(names):
         _start_node(plane, index, name, store)
     plane.wait(f"{count} real nodes", lambda: plane.ready_nodes_count() >= count, _NODES_READY_S)
@@ -81,15 +82,15 @@ def start_nodes(plane: ControlPlane, count: int, images: Sequence[Path]) -> tupl
     return names
 
 
-def _weigh_nodes(plane: ControlPlane, count: int) -> None:
-    """Let each node's pods weigh as much as a session of other processes, not all nodes together.
+def _weigh_nodes(plane: ControlPlane) -> None:
+    """Let all nodes together weigh as much as several sessions of other processes, not as one.
 
-    Beside twenty busy sessions nine nodes would share a tenth of a processor otherwise, and lose
+    Beside twenty busy sessions their pods would share a tenth of a processor otherwise, and lose
     probes and ZooKeeper's sessions for minutes.
     """
     for group in (_CGROUPS / "cpu" / CGROUP, _CGROUPS / "cpu" / CGROUP / plane.folder.name):
         group.mkdir(parents=True, exist_ok=True)
-        (group / "cpu.shares").write_text(str(count * _SESSION_SHARES))
+        (group / "cpu.shares").write_text(str(_SESSIONS_COUNT * _SESSION_SHARES))
 
 
 def _pause_image(plane: ControlPlane) -> Path:

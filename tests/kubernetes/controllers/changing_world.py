@@ -35,7 +35,7 @@ NOT_ANSWERED: Final = "NotAnswered"
 """The reason of a condition of which the cluster said nothing when it was asked last."""
 
 END_S: Final = HANG_S
-BOOKIES: Final = 5
+BOOKIES: Final = 3
 ZOOKEEPERS: Final = 3
 BY_HAND: Final = ("corp/ann", "reader", "shop")
 CLUSTER: Final = {"security": "none", "acceptAnybody": True, "coldStore": {"url": "s3://b/a"}}
@@ -86,7 +86,7 @@ def make_changes() -> list[Change]:
     upgraded = {**CLUSTER, "sequencers": {"replicas": 3}, "image": "localhost/duramen:next"}
     return [
         apply("LogCluster", "main", CLUSTER),
-        apply("BookieSet", "main", {"clusterName": "main", "replicas": 3, **SIZES}),
+        apply("BookieSet", "main", {"clusterName": "main", "replicas": 2, **SIZES}),
         apply("LogNamespace", "shop", {"clusterName": "main"}),
         apply("LogNamespace", "fair", {"clusterName": "main", "deletionPolicy": "Delete"}),
         *[log(f"log-{n}", deletionPolicy="Delete" if n % 2 else "Retain") for n in range(8)],

@@ -51,8 +51,8 @@ pytestmark = [pytest.mark.timeout(1_500), pytest.mark.long]
 
 WORLDS: Final = int(os.environ.get("DURAMEN_FAULT_WORLDS", sized(fast=1, gate=1, night=6)))
 SEED: Final = int(os.environ.get("DURAMEN_SEED", "10"))
-CALLS_BETWEEN: Final = 40
-"""Of the twin, between two changes: about a pass."""
+CALLS_BETWEEN: Final = sized(fast=10, gate=15, night=40)
+"""Of the twin, between two changes; forty are about a pass."""
 WRITES_MAX: Final = 1_500
 """Of both, but for the Lease; undisturbed it is about two hundred."""
 

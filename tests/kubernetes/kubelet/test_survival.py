@@ -70,7 +70,7 @@ def test_drained_nodes_wait_for_one_another(release: Installation, tmp_path: Pat
 
 
 async def _drain(release: Installation, options: LoadOptions, nodes: Sequence[str]) -> None:
-    async with running_load(options, prefix=release.inside("node8")) as load:
+    async with running_load(options, prefix=release.inside(release.kubelet.nodes[-1])) as load:
         began_ns = read_clock_ns()
         await load.wait_acked_since(began_ns, HANG_S)
         with release.timed("three nodes drained, one bookie after the other"):
@@ -96,6 +96,7 @@ def _drain_node(release: Installation, node: str) -> None:
     release.kubectl("uncordon", node)
 
 
+@pytest.mark.night
 @pytest.mark.timeout(900)  # every wait to its bound would take longer than any test may
 def test_bookies_come_and_go_under_load(release: Installation, tmp_path: Path) -> None:
     """Two more, and two fewer: copies move, and nobody goes who holds one."""
@@ -112,7 +113,7 @@ def test_bookies_come_and_go_under_load(release: Installation, tmp_path: Path) -
 
 
 async def _resize(release: Installation, options: LoadOptions) -> None:
-    async with running_load(options, prefix=release.inside("node8")) as load:
+    async with running_load(options, prefix=release.inside(release.kubelet.nodes[-1])) as load:
         await load.wait_acked_since(read_clock_ns(), HANG_S)
         for count, words in ((5, "two bookies more"), (3, "two bookies drained and removed")):
             scale_bookies(release, count)
