@@ -36,6 +36,7 @@ from duramen_spark.archive.commit import read_stored_manifest
 from duramen_spark.cluster_address import ClusterAddress
 from tests.process.cluster import LocalCluster, run
 from tests.process.copies import close_segment
+from tests.process.times import HANG_S
 
 NAMESPACE = "default"
 MIB = 1 << 20
@@ -66,7 +67,7 @@ class World:
     def retain(self, *flags: str) -> dict[str, Any]:
         """The report of the archive's retention."""
         done = subprocess.run(
-            self._place("retention", *flags), capture_output=True, timeout=200, check=False
+            self._place("retention", *flags), capture_output=True, timeout=HANG_S, check=False
         )
         assert done.returncode == 0, done.stderr.decode()
         report: dict[str, Any] = json.loads(done.stdout)
@@ -80,7 +81,7 @@ class World:
             self.command(*flags, runner=runner),
             env={**os.environ, **(env or {})},
             capture_output=True,
-            timeout=200,
+            timeout=HANG_S,
             check=False,
         )
         assert done.stdout or done.returncode < 0, done.stderr.decode()

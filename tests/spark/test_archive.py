@@ -13,6 +13,7 @@ import pytest
 
 from duramen.ids import LogId
 from tests.process.cluster import run
+from tests.process.times import HANG_S
 from tests.spark.archive_world import World, fill_log, truncate_log
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
@@ -98,7 +99,7 @@ def test_on_a_laptop_nothing_has_to_be_said(world: World) -> None:
     here = World(world.cluster, world.cluster.folder / "cold")
     command = [sys.executable, "-m", "duramen.cli.main", "archive", "run", "default/laptop"]
     command += ["--data", str(world.cluster.folder), "--runner", "threads"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=False)
     assert (done.returncode, done.stderr) == (0, ""), done
     lines = done.stdout.splitlines()
     assert lines[0].startswith("default/laptop e1  archived  ") and "0 mismatches" in lines[-1]
@@ -107,7 +108,7 @@ def test_on_a_laptop_nothing_has_to_be_said(world: World) -> None:
         [*command[:-1], "threads", "--part-size", "many"],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=HANG_S,
         check=False,
     )
     assert done.returncode == 2 and "is no size" in done.stderr

@@ -24,6 +24,7 @@ from duramen.runtime.cold import find_manifest, open_cold_store
 from duramen.wire.cold.paths import segment_folder
 from duramen.wire.record_batch import BatchProducer, encode_batch
 from tests.process.cluster import run
+from tests.process.times import HANG_S
 from tests.spark.archive_world import NAMESPACE, World, fill_log
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper, pytest.mark.long]
@@ -42,7 +43,7 @@ def call(
         ],
         env={**os.environ, **(env or {})},
         capture_output=True,
-        timeout=200,
+        timeout=HANG_S,
         check=False,
     )  # fmt: skip
     assert done.stdout, done.stderr.decode()

@@ -196,7 +196,7 @@ def test_of_two_runs_at_once_one_wins(world: World, tmp_path: Path, is_loser_kil
         code, report = case.archive()
         assert code == 0 and report["segments"]["archived"] >= 1
         slow.send_signal(signal.SIGCONT)
-        told, _ = slow.communicate(timeout=120)
+        told, _ = slow.communicate(timeout=HANG_S)
     finally:
         slow.kill()
         slow.wait()

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.cache import cache_folder, cached_path
+from tests.process.times import HANG_S
 
 HERE = Path(__file__).resolve().parent
 LOCK = HERE / "checkov.lock"
@@ -65,7 +66,7 @@ def scan(manifests: Path) -> list[Finding]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=250,
+        timeout=HANG_S,
         env={"PATH": os.environ["PATH"], "HOME": str(manifests.parent)},
     )
     report: dict[str, Any] = json.loads(done.stdout)

@@ -18,6 +18,7 @@ from duramen_operator.names import API_VERSION
 from duramen_operator.resources.conditions import first_conditions
 from tests.kubernetes.cluster import binaries
 from tests.kubernetes.plan.world import World
+from tests.process.times import HANG_S
 from tests.requirements import Need, leave_out_if
 
 ROOT = Path(__file__).parents[3]
@@ -49,7 +50,7 @@ def helm(*arguments: str | Path, stdin: str = "") -> subprocess.CompletedProcess
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=HANG_S,
         )
 
 

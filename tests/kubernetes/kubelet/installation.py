@@ -22,11 +22,12 @@ import yaml
 
 from tests.kubernetes.chart.rendering import OPEN
 from tests.kubernetes.cluster.inside import RealCluster
+from tests.process.times import HANG_S
 
 ROOT = Path(__file__).parents[3]
 CHART = ROOT / "charts" / "duramen"
 RELEASE = "main"
-READY_S = 240
+READY_S = int(HANG_S)
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 SERVICES = ("sequencer", "writeproxy", "readproxy", "bookie")
 LAST_LINES_COUNT = 60
@@ -65,7 +66,7 @@ class Installation:
         command = [sys.executable, "-m", "kubectl_duramen.main", *arguments, "-n", self.namespace]
         path = os.pathsep.join(os.path.abspath(place) for place in sys.path if place)
         return subprocess.run(
-            command, input=stdin, capture_output=True, text=True, check=False, timeout=120,
+            command, input=stdin, capture_output=True, text=True, check=False, timeout=HANG_S,
             env={**self.kubelet.environment, "PYTHONPATH": path},
         )  # fmt: skip
 

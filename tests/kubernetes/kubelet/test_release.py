@@ -186,5 +186,5 @@ def _names(release: Installation, kinds: str) -> list[str]:
 
 def _run(command: list[str], stdin: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command, input=stdin, capture_output=True, text=True, check=False, timeout=120, cwd=ROOT
+        command, input=stdin, capture_output=True, text=True, check=False, timeout=HANG_S, cwd=ROOT
     )

@@ -233,7 +233,6 @@ def test_a_bookie_is_removed_by_its_name(secured: Secured) -> None:
 
 
 @pytest.mark.night
-@pytest.mark.timeout(600)  # kubelets hand files on within two minutes
 def test_a_revoked_pod_goes_on_with_another_certificate(secured: Secured) -> None:
     before, kept = secured.read_secret("bookies"), secured.get(f"pod/{REVOKED}")
     now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -280,7 +279,6 @@ def test_an_upgrade_keeps_what_was_issued(secured: Secured) -> None:
 
 
 @pytest.mark.night
-@pytest.mark.timeout(600)  # each pod begins slowly where there is other work
 def test_one_of_each_kind_dies(secured: Secured) -> None:
     old = {name: secured.get(f"pod/{name}")["metadata"]["uid"] for name in KILLED}
     secured.kubectl("delete", "pods", *KILLED, "--force", "--grace-period=0")
