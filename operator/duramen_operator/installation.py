@@ -76,10 +76,14 @@ class Installation:
     def apply(self, resources: Sequence[dict[str, Any]]) -> None:
         """Make the resources be as they are here; fields that they do not name stay as they are.
 
+        Nothing is written where one of them is there and not of this release.
+
         Raises:
             InstallationError: refused, or not accepted within 120 s. Safe to repeat.
         """
         deadline_s = self._now_s() + _APPLY_S
+        for one in resources:
+            self._refuse_foreign(one, deadline_s)
         for one in resources:
             self._apply_one(one, deadline_s)
             print(f"applied {_describe(one)}", flush=True)
@@ -109,6 +113,23 @@ class Installation:
         answer = self._try(partial(self._client.delete, path), self._now_s() + _GONE_S)
         if answer.status_code != 404:
             _check(answer, {"kind": "Pod", "metadata": {"name": name}})
+
+    def _refuse_foreign(self, one: dict[str, Any], deadline_s: float) -> None:
+        """Leave alone what a person made: an uninstall would delete it."""
+        found = self._try(partial(self._client.get, self._path(one)), deadline_s)
+        if found.status_code == 404:  # or its definition is not served yet
+            return
+        _check(found, one)
+        release = _read_release(one["metadata"])
+        if _read_release(found.json()["metadata"]) == release:
+            return
+        raise InstallationError(
+            f"{_describe(one)} is there and not of this release: nothing was changed. To hand it "
+            f"over (the release's values go into it, and an uninstall deletes it): kubectl -n "
+            f"{self._namespace} label --overwrite {one['kind'].lower()}/{one['metadata']['name']} "
+            f"{_RELEASE_LABEL}={release}. To keep it: another name, or create: false, in values "
+            "(cluster, logNamespace), and helm upgrade"
+        )
 
     def _apply_one(self, one: dict[str, Any], deadline_s: float) -> None:
         body = yaml.safe_dump(one)

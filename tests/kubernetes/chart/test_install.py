@@ -92,6 +92,32 @@ def test_an_upgrade_changes_what_values_name_and_nothing_else(
         _run_hook(api_server, namespace, tmp_path, "remove")
 
 
+def test_a_cluster_of_a_persons_own_is_left_alone_until_it_is_handed_over(
+    api_server: ClusterHandle, tmp_path: Path
+) -> None:
+    with installed(api_server) as namespace:
+        where = ("--namespace", namespace)
+        own = _read_defaults(api_server, namespace)[0]
+        own["metadata"] = {"name": RELEASE, "namespace": namespace}
+        own["spec"]["lostBookieGrace"] = "9m"
+        api_server.apply(own)
+        before = api_server.get("logcluster", RELEASE, *where)
+        with pytest.raises(installation.InstallationError, match="not of this release") as refused:
+            _run_hook(api_server, namespace, tmp_path, "apply")
+        assert api_server.get("logcluster", RELEASE, *where) == before
+        assert _list(api_server, namespace) == [("LogCluster", RELEASE)]
+        _run_hook(api_server, namespace, tmp_path, "remove")
+        assert api_server.get("logcluster", RELEASE, *where)["metadata"] == before["metadata"]
+        # The way out that it names.
+        command = str(refused.value).partition("): kubectl ")[2].partition(". To keep")[0]
+        api_server.kubectl(*command.split())
+        _run_hook(api_server, namespace, tmp_path, "apply")
+        assert ("BookieSet", RELEASE) in _list(api_server, namespace)
+        assert api_server.get("logcluster", RELEASE, *where)["spec"]["lostBookieGrace"] == "9m"
+        _run_hook(api_server, namespace, tmp_path, "remove")
+        assert _list(api_server, namespace) == []
+
+
 def test_nothing_of_the_release_stays_but_the_definitions(
     api_server: ClusterHandle, tmp_path: Path
 ) -> None:
@@ -247,10 +273,13 @@ def _helm(api: ClusterHandle, command: str, namespace: str, *flags: str) -> str:
 
 def _run_hook(api: ClusterHandle, namespace: str, folder: Path, command: str) -> None:
     """What the job runs, on the file that it mounts."""
+    _run_program(api, namespace, folder, command, _read_defaults(api, namespace))
+
+
+def _read_defaults(api: ClusterHandle, namespace: str) -> list[dict[str, Any]]:
     where = ("--namespace", namespace)
     text = api.get("configmap", f"{RELEASE}-duramen-defaults", *where)["data"]["defaults.yaml"]
-    documents = [one for one in yaml.safe_load_all(text) if one]
-    _run_program(api, namespace, folder, command, documents)
+    return [one for one in yaml.safe_load_all(text) if one]
 
 
 def _run_program(

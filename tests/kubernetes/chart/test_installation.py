@@ -17,7 +17,9 @@ from duramen_operator.names import ABANDON_ANNOTATION
 CLUSTER: dict[str, Any] = {
     "apiVersion": "duramen.io/v1alpha1", "kind": "LogCluster", "metadata": {"name": "main"},
 }  # fmt: skip
-LOGS = {"apiVersion": "duramen.io/v1alpha1", "kind": "LogNamespace", "metadata": {"name": "shop"}}
+LOGS: dict[str, Any] = {
+    "apiVersion": "duramen.io/v1alpha1", "kind": "LogNamespace", "metadata": {"name": "shop"},
+}  # fmt: skip
 PATH = "/apis/duramen.io/v1alpha1/namespaces/here"
 
 
@@ -51,16 +53,35 @@ class Server:
 
 
 def test_applies_in_order_and_waits_until_the_definition_is_served() -> None:
-    server = Server(404, 404, 201, 200)
+    server = Server(404, 404, 404, 404, 201, 200)
     server.open().apply([CLUSTER, LOGS])
-    assert server.calls == ["PATCH /logclusters/main"] * 3 + ["PATCH /lognamespaces/shop"]
+    assert server.calls == [
+        *("GET /logclusters/main", "GET /lognamespaces/shop"),
+        *["PATCH /logclusters/main"] * 3,
+        "PATCH /lognamespaces/shop",
+    ]
+
+
+def test_what_is_there_and_not_of_this_release_is_not_taken_over() -> None:
+    """A cluster of a person's own: labelled so it would go with an uninstall."""
+    labels = {"app.kubernetes.io/instance": "demo"}
+    ours = {**LOGS, "metadata": {**LOGS["metadata"], "labels": labels}}
+    server = Server(404, 200)
+    with pytest.raises(InstallationError, match="LogNamespace shop is there and not of this") as no:
+        server.open().apply([CLUSTER, ours])
+    assert server.calls == ["GET /logclusters/main", "GET /lognamespaces/shop"]
+    way_out = "label --overwrite lognamespace/shop app.kubernetes.io/instance=demo"
+    assert f"kubectl -n here {way_out}" in str(no.value)
+    server.labels = labels
+    server.open().apply([ours])
+    assert server.calls[-1] == "PATCH /lognamespaces/shop"
 
 
 @pytest.mark.parametrize("trouble", [500, 503, 429, httpx.ConnectError("refused")])
 def test_troubles_of_the_server_are_waited_out(trouble: int | Exception) -> None:
     server = Server(trouble, trouble, 200)
     server.open().apply([CLUSTER])
-    assert len(server.calls) == 3
+    assert server.calls == [*["GET /logclusters/main"] * 3, "PATCH /logclusters/main"]
 
 
 @pytest.mark.parametrize("trouble", [404, 503, httpx.ConnectError("refused")])
