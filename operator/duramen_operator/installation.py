@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import cyclopts
 import httpx
@@ -52,6 +52,15 @@ class InstallationError(Exception):
     """The API server refused, or did not answer in time."""
 
 
+class Found(NamedTuple):
+    """What is there of a resource."""
+
+    uid: str | None
+    """None: nothing is."""
+    is_foreign: bool
+    """Whether it carries the label of another release, or of none."""
+
+
 class Installation:
     """The chart's resources in one namespace.
 
@@ -76,14 +85,16 @@ class Installation:
     def apply(self, resources: Sequence[dict[str, Any]]) -> None:
         """Make the resources be as they are here; fields that they do not name stay as they are.
 
-        Nothing is written where one of them is there and not of this release.
+        None of them is written where one is there and not of this release: an uninstall would
+        delete what a person made.
 
         Raises:
             InstallationError: refused, or not accepted within 120 s. Safe to repeat.
         """
         deadline_s = self._now_s() + _APPLY_S
-        for one in resources:
-            self._refuse_foreign(one, deadline_s)
+        foreign = [one for one in resources if self._find(one, deadline_s).is_foreign]
+        if foreign:
+            raise InstallationError(self._explain(foreign))
         for one in resources:
             self._apply_one(one, deadline_s)
             print(f"applied {_describe(one)}", flush=True)
@@ -114,40 +125,51 @@ class Installation:
         if answer.status_code != 404:
             _check(answer, {"kind": "Pod", "metadata": {"name": name}})
 
-    def _refuse_foreign(self, one: dict[str, Any], deadline_s: float) -> None:
-        """Leave alone what a person made: an uninstall would delete it."""
+    def _find(self, one: dict[str, Any], deadline_s: float) -> Found:
         found = self._try(partial(self._client.get, self._path(one)), deadline_s)
         if found.status_code == 404:  # or its definition is not served yet
-            return
+            return Found(uid=None, is_foreign=False)
         _check(found, one)
-        release = _read_release(one["metadata"])
-        if _read_release(found.json()["metadata"]) == release:
-            return
-        raise InstallationError(
-            f"{_describe(one)} is there and not of this release: nothing was changed. To hand it "
-            f"over (the release's values go into it, and an uninstall deletes it): kubectl -n "
-            f"{self._namespace} label --overwrite {one['kind'].lower()}/{one['metadata']['name']} "
-            f"{_RELEASE_LABEL}={release}. To keep it: another name, or create: false, in values "
-            "(cluster, logNamespace), and helm upgrade"
+        metadata = found.json()["metadata"]
+        is_foreign = _read_release(metadata) != _read_release(one["metadata"])
+        return Found(metadata["uid"], is_foreign)
+
+    def _explain(self, foreign: Sequence[dict[str, Any]]) -> str:
+        """Why nothing is applied, and the ways out; the command is a line of its own."""
+        names = " ".join(f"{one['kind'].lower()}/{one['metadata']['name']}" for one in foreign)
+        label = f"{_RELEASE_LABEL}={_read_release(foreign[0]['metadata'])}"
+        return (
+            f"{', '.join(map(_describe, foreign))}: there already, and without the label {label}. "
+            "None of the chart's first cluster was applied.\n"
+            "To hand that over to the release, with whose values it is changed and with which it "
+            "is uninstalled, and then helm upgrade again:\n"
+            f"  kubectl -n {self._namespace} label --overwrite {names} {label}\n"
+            "To keep it to yourself: another cluster.name or logNamespace.name, or "
+            "cluster.create=false, and helm upgrade again"
         )
 
     def _apply_one(self, one: dict[str, Any], deadline_s: float) -> None:
-        body = yaml.safe_dump(one)
         while True:
-            answer = self._try(
-                lambda: self._client.patch(
-                    self._path(one),
-                    content=body,
-                    params={"fieldManager": FIELD_MANAGER, "force": "true"},
-                    headers={"Content-Type": "application/apply-patch+yaml"},
-                ),
-                deadline_s,
-            )
+            found = self._find(one, deadline_s)
+            if found.is_foreign:
+                raise InstallationError(self._explain([one]))
+            # Where there is another one by now, the server refuses the change.
+            uid = {} if found.uid is None else {"uid": found.uid}
+            body = yaml.safe_dump({**one, "metadata": {**one["metadata"], **uid}})
+            answer = self._try(partial(self._patch, one, body), deadline_s)
             # 404: the definition is there, and not served yet.
             if answer.status_code != 404 or self._now_s() > deadline_s:
                 _check(answer, one)
                 return
             self._pause()
+
+    def _patch(self, one: dict[str, Any], body: str) -> httpx.Response:
+        return self._client.patch(
+            self._path(one),
+            content=body,
+            params={"fieldManager": FIELD_MANAGER, "force": "true"},
+            headers={"Content-Type": "application/apply-patch+yaml"},
+        )
 
     def _remove_one(self, one: dict[str, Any], deadline_s: float) -> bool:
         """Delete the very object that is there now, if it is this release's; gives whether one is

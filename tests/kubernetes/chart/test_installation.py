@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
+import yaml
 
 from duramen_operator.installation import Installation, InstallationError
 from duramen_operator.names import ABANDON_ANNOTATION
@@ -53,35 +54,52 @@ class Server:
 
 
 def test_applies_in_order_and_waits_until_the_definition_is_served() -> None:
-    server = Server(404, 404, 404, 404, 201, 200)
+    server = Server(404, 404, 404, 404, 404, 201, 404, 200)
     server.open().apply([CLUSTER, LOGS])
     assert server.calls == [
         *("GET /logclusters/main", "GET /lognamespaces/shop"),
-        *["PATCH /logclusters/main"] * 3,
-        "PATCH /lognamespaces/shop",
+        *["GET /logclusters/main", "PATCH /logclusters/main"] * 2,
+        *["GET /lognamespaces/shop", "PATCH /lognamespaces/shop"],
     ]
+
+
+def test_an_object_is_changed_that_is_the_one_that_was_looked_at() -> None:
+    server = Server(200)
+    server.open().apply([CLUSTER])
+    assert yaml.safe_load(server.bodies[-1])["metadata"] == {"name": "main", "uid": "u-1"}
 
 
 def test_what_is_there_and_not_of_this_release_is_not_taken_over() -> None:
     """A cluster of a person's own: labelled so it would go with an uninstall."""
     labels = {"app.kubernetes.io/instance": "demo"}
-    ours = {**LOGS, "metadata": {**LOGS["metadata"], "labels": labels}}
-    server = Server(404, 200)
-    with pytest.raises(InstallationError, match="LogNamespace shop is there and not of this") as no:
-        server.open().apply([CLUSTER, ours])
+    ours = [{**one, "metadata": {**one["metadata"], "labels": labels}} for one in (CLUSTER, LOGS)]
+    server = Server(200)
+    with pytest.raises(InstallationError, match="LogCluster main, LogNamespace shop: there") as no:
+        server.open().apply(ours)
     assert server.calls == ["GET /logclusters/main", "GET /lognamespaces/shop"]
-    way_out = "label --overwrite lognamespace/shop app.kubernetes.io/instance=demo"
-    assert f"kubectl -n here {way_out}" in str(no.value)
+    way_out = "label --overwrite logcluster/main lognamespace/shop app.kubernetes.io/instance=demo"
+    assert f"  kubectl -n here {way_out}" in str(no.value).splitlines()
     server.labels = labels
-    server.open().apply([ours])
+    server.open().apply(ours)
     assert server.calls[-1] == "PATCH /lognamespaces/shop"
+
+
+def test_what_somebody_makes_while_the_definitions_come_is_not_taken_over() -> None:
+    labels = {"app.kubernetes.io/instance": "demo"}
+    ours = {**CLUSTER, "metadata": {**CLUSTER["metadata"], "labels": labels}}
+    server = Server(404, 404, 404, 200)
+    with pytest.raises(InstallationError, match="LogCluster main: there already"):
+        server.open().apply([ours])
+    assert server.calls[-2:] == ["PATCH /logclusters/main", "GET /logclusters/main"]
 
 
 @pytest.mark.parametrize("trouble", [500, 503, 429, httpx.ConnectError("refused")])
 def test_troubles_of_the_server_are_waited_out(trouble: int | Exception) -> None:
     server = Server(trouble, trouble, 200)
     server.open().apply([CLUSTER])
-    assert server.calls == [*["GET /logclusters/main"] * 3, "PATCH /logclusters/main"]
+    assert server.calls == [
+        *["GET /logclusters/main"] * 3, "GET /logclusters/main", "PATCH /logclusters/main",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("trouble", [404, 503, httpx.ConnectError("refused")])
