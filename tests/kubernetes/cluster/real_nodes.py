@@ -30,6 +30,7 @@ _IMPORT_S = 240.0
 _CGROUPS = Path("/sys/fs/cgroup")
 CGROUP = "duramen-tests"
 _SESSIONS_COUNT = 9
+"""Beside twenty busy ones that is a third of the machine."""
 _SESSION_SHARES = 1024
 """The weight of a session, where the kernel groups processes so, and of a group nobody weighed."""
 

@@ -118,11 +118,11 @@ def live_on(ground: Ground, operators: list[OperatorProcess]) -> None:
         ready = functools.partial(change.is_time, ground)
         wait_for_objects(ready, END_S, "the next change to have its time")
         change.do(ground)
-        wait_pass(ground.twin)
+        wait_calls(ground.twin)
         assert all(operator.is_running for operator in operators)
 
 
-def wait_pass(twin: AdminTwin) -> None:
-    """Until somebody has asked the cluster about as much as a pass does."""
+def wait_calls(twin: AdminTwin) -> None:
+    """Until somebody has asked the cluster for so much."""
     calls = twin.call_count + CALLS_BETWEEN
-    wait_for_objects(lambda: twin.call_count >= calls, END_S, "a pass among faults")
+    wait_for_objects(lambda: twin.call_count >= calls, END_S, "calls among faults")

@@ -153,7 +153,8 @@ class Course(NamedTuple):
     keeps_claims: bool = True
     """Else those of the bookies go, and no others."""
     gate: tuple[int, ...] = ()
-    """Writes that end a life in the gate; whoever has none is played at night."""
+    """Writes that end a life in the gate, which each life has (a renewal has some 77); whoever has
+    none is played at night."""
 
 
 def remove(here: RemovalGround) -> None:
@@ -256,7 +257,7 @@ def take_back(here: RemovalGround) -> None:
 
 
 COURSES: Final = {
-    "removed": Course(remove, lambda here: here.is_settled(LEAST), grow_again, gate=(5,)),
+    "removed": Course(remove, lambda here: here.is_settled(LEAST), grow_again, gate=(5, 6)),
     "cancelled": Course(
         cancel, lambda here: here.is_settled(MOST), lambda _: None, prepare=wait_for_turn
     ),
@@ -338,7 +339,7 @@ def test_an_operator_that_dies_at_a_write_is_followed_by_one_that_ends_it(
             return is_struck
 
         numbers, least = course.gate, len(course.gate)
-        if KILLS or read_tier() is Tier.NIGHT:
+        if KILLS or not numbers or read_tier() is Tier.NIGHT:
             live(NEVER, Moment.BEFORE)  # how many writes it has, undisturbed
             numbers = pick_numbers(here.counted)
             least = max(len(numbers) // 2, int(name in LASTING))

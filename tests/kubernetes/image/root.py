@@ -106,7 +106,9 @@ def _compile(modules: Mapping[str, bytes]) -> Iterator[tuple[str, bytes]]:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
         environment.compile_modules(Path(staging, _PYTHON), f"/{_PYTHON}")
-        for path in sorted(Path(staging).rglob("*.pyc")):
+        compiled = sorted(Path(staging).rglob("*.pyc"))
+        assert compiled, "no module was compiled: is there a folder `test` above the staging one?"
+        for path in compiled:
             yield f"./{path.relative_to(staging)}", path.read_bytes()
 
 

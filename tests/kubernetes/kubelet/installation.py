@@ -43,7 +43,7 @@ class Installation:
     seconds: dict[str, float] = field(default_factory=dict)
     """What took how long."""
 
-    def kubectl(self, *arguments: str, timeout_s: float = 60, check: bool = True) -> str:
+    def kubectl(self, *arguments: str, timeout_s: float = HANG_S, check: bool = True) -> str:
         """What kubectl prints, in the namespace."""
         where = f"--namespace={self.namespace}"
         return self.kubelet.kubectl(where, *arguments, timeout_s=timeout_s, check=check).stdout

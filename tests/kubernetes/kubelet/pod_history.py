@@ -21,8 +21,8 @@ class Moment(NamedTuple):
     """All pods after one change: who was stopped and is not back, and the change in words.
 
     Stopped is a pod from the moment at which it is to be deleted until one of its name is Ready.
-    One that is merely not Ready was stopped by nobody: Kubernetes says that of all pods of a node
-    that was silent for forty seconds, as in a test whose processors are busy.
+    One that is merely not Ready was stopped by nobody: it crashed, its probe was not answered in
+    time, or its node was silent for forty seconds, as where processors are busy.
     """
 
     stopped: frozenset[str]
