@@ -33,6 +33,7 @@ from duramen_readproxy.service import ReadProxy
 from duramen_sequencer.service import SequencerService
 from duramen_writeproxy.service import WriteProxy
 from tests.component.issuing_world import IssuingWorld, read_time
+from tests.process.times import HANG_S
 
 ROLES: Final = ("bookie", "sequencer", "writeproxy", "readproxy")
 THROUGH: Final = 299
@@ -164,7 +165,7 @@ def run(scenario: Awaitable[None]) -> None:
     """Run a scenario, for a minute at most."""
 
     async def bounded() -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(HANG_S):
             await scenario
 
     asyncio.run(bounded())

@@ -33,6 +33,7 @@ from duramen_sequencer.service import SequencerService
 from tests.component.bookie_world import options
 from tests.component.raw_http import PREFACE
 from tests.pauses import look_again_soon
+from tests.process.times import HANG_S
 from tests.waiting import wait_for
 
 PING, ACK = 6, 1
@@ -45,7 +46,7 @@ PUT = (
 
 def run(scenario: Callable[[], Awaitable[None]]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(HANG_S):
             await scenario()
 
     asyncio.run(bounded())

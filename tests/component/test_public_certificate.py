@@ -36,6 +36,7 @@ from duramen.runtime.identity.public_folder import read_public_folder
 from duramen.runtime.security.public_certificate import PublicCertificate
 from tests.component.issuing_world import IssuingWorld, read_time
 from tests.pauses import let_pass
+from tests.process.times import HANG_S
 from tests.unit.identities import DOMAIN, usage
 from tests.waiting import wait_for
 
@@ -313,7 +314,7 @@ def test_who_never_ends_a_handshake_keeps_nobody_out_and_is_sent_away(tmp_path: 
             for _ in range(5):
                 async with asyncio.timeout(1):
                     await asyncio.to_thread(read_shown, server.port, trust)
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(HANG_S):
                 await asyncio.gather(*(reader.read() for reader in stalled))
 
     asyncio.run(scenario())

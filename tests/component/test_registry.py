@@ -15,6 +15,7 @@ from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
 from duramen.runtime.stores.metadata_store import Stored, Unavailable, Watch
 from duramen.wire.metadata_json import encode_node
 from duramen.wire.nodes.formats import PROCESS_FORMATS
+from tests.process.times import HANG_S
 from tests.waiting import wait_for
 
 PARENT = "/duramen/c1/available"
@@ -46,7 +47,7 @@ def run(scenario: Callable[[World], Awaitable[None]]) -> None:
         world = World()
         await world.store.start()
         await world.others.start()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(HANG_S):
             await scenario(world)
 
     asyncio.run(main())

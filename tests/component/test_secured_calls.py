@@ -40,6 +40,7 @@ from duramen.runtime.security.process_security import ProcessSecurity
 from duramen.units import SECOND
 from tests.component.issuing_world import IssuingWorld, read_time
 from tests.pauses import let_pass
+from tests.process.times import HANG_S
 from tests.unit.identities import DOMAIN
 from tests.waiting import wait_for
 
@@ -110,7 +111,7 @@ async def pair(world: IssuingWorld, caller: Path | None = None) -> AsyncIterator
 
 def run(scenario: Callable[[], Awaitable[None]]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(HANG_S):
             await scenario()
 
     asyncio.run(bounded())

@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-DEADLINE_S = 30
+from tests.process.times import HANG_S
 
 
 def run(scenario: Callable[[], Awaitable[None]]) -> None:
     """Run a scenario in a loop of its own."""
 
     async def limited() -> None:
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(HANG_S):
             await scenario()
 
     asyncio.run(limited())
