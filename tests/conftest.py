@@ -15,6 +15,7 @@ import pytest
 from tests import examples, interrupts, own_costs
 
 # Hooks and a fixture: pytest finds them here by their names.
+from tests.failures import pytest_configure
 from tests.machine import pytest_runtest_protocol, pytest_runtestloop
 from tests.requirements import (
     pytest_make_collect_report,
@@ -28,6 +29,7 @@ from tests.scheduling import (
 from tests.shared_cluster import shared_cluster
 
 __all__ = [
+    "pytest_configure",
     "pytest_make_collect_report",
     "pytest_runtest_makereport",
     "pytest_runtest_protocol",
