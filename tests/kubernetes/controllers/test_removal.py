@@ -153,8 +153,7 @@ class Course(NamedTuple):
     keeps_claims: bool = True
     """Else those of the bookies go, and no others."""
     gate: tuple[int, ...] = ()
-    """Writes that end a life in the gate, which each life has (a renewal has some 77); whoever has
-    none is played at night."""
+    """Writes that end a life in the gate, which each life has; who has none is played at night."""
 
 
 def remove(here: RemovalGround) -> None:
@@ -261,7 +260,7 @@ COURSES: Final = {
     "cancelled": Course(
         cancel, lambda here: here.is_settled(MOST), lambda _: None, prepare=wait_for_turn
     ),
-    "renewed": Course(renew_image, is_renewed, lambda here: here.settle(MOST), gate=(30,)),
+    "renewed": Course(renew_image, is_renewed, lambda here: here.settle(MOST)),
     "consented": Course(allow_claims, are_claims_named, take_back),
     "consented and deleted": Course(
         delete_set, are_claims_gone, make_again, prepare=consent, keeps_claims=False, gate=(1,)

@@ -117,6 +117,7 @@ def test_lines_go_in_and_come_back_through_the_plugin(release: Installation) -> 
     assert (done.returncode, done.stdout) == (0, LINES), done.stderr
 
 
+@pytest.mark.night
 @pytest.mark.timeout(700)  # Spark begins slowly where there is other work
 def test_a_policys_cron_job_archives_with_spark(release: Installation) -> None:
     release.apply(LOG)
