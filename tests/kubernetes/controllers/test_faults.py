@@ -5,7 +5,7 @@ events that are lost, late or doubled, conflicts, 429, 5xx before and after, Lea
 longer than they last. People change objects all the while. Then the faults end, and what there is
 is what there is where nothing ever went wrong; nobody was stopped without a grant, no claim went.
 
-DURAMEN_FAULT_WORLDS is how many worlds (1, at night 6), DURAMEN_SEED where random numbers begin.
+Of the night. DURAMEN_FAULT_WORLDS is how many worlds (6), DURAMEN_SEED where random numbers begin.
 Source: docs/kubernetes/one-hand.md, docs/kubernetes/restarts.md.
 """
 
@@ -45,14 +45,13 @@ from tests.kubernetes.controllers.operators import (
 )
 from tests.kubernetes.controllers.outcomes import Outcome, compare
 from tests.kubernetes.controllers.stops import Stops
-from tests.tiers import sized
 
-pytestmark = [pytest.mark.timeout(1_500), pytest.mark.long]
+pytestmark = [pytest.mark.night, pytest.mark.timeout(1_500)]
 
-WORLDS: Final = int(os.environ.get("DURAMEN_FAULT_WORLDS", sized(fast=1, gate=1, night=6)))
+WORLDS: Final = int(os.environ.get("DURAMEN_FAULT_WORLDS", "6"))
 SEED: Final = int(os.environ.get("DURAMEN_SEED", "10"))
-CALLS_BETWEEN: Final = sized(fast=10, gate=15, night=40)
-"""Of the twin, between two changes; forty are about a pass."""
+CALLS_BETWEEN: Final = 40
+"""Of the twin, between two changes: about a pass."""
 WRITES_MAX: Final = 1_500
 """Of both, but for the Lease; undisturbed it is about two hundred."""
 
