@@ -617,7 +617,7 @@ def test_who_follows_takes_no_turn_and_has_a_small_entry_at_once(
 def test_who_waits_for_a_place_hears_that_it_is_alive_and_where_to_go_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("duramen_readproxy.following.streams.HEARTBEAT_US", 1)
+    monkeypatch.setattr("duramen_readproxy.following.streams.HEARTBEAT_US", 1_000)
 
     async def scenario(world: World) -> None:
         await world.open_segment()
