@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from tests.pauses import LOOK_S, let_pass, look_again
 
-WITHIN_S: Final = 120
+WITHIN_S: Final = 100
 """A hang bound: what happens in one process comes within moments."""
 
 _TURN_COUNT: Final = 50
