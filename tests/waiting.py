@@ -18,8 +18,7 @@ from typing import Any, Final
 
 from tests.pauses import LOOK_S, let_pass, look_again
 
-WITHIN_S: Final = 100
-"""A hang bound: what happens in one process comes within moments."""
+WITHIN_S: Final = 30
 
 _TURN_COUNT: Final = 50
 _BREATH_S: Final = 0.001

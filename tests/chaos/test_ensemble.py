@@ -93,5 +93,6 @@ async def write(store: ZooKeeperStore, version: int) -> None:
                 return
 
 
+@pytest.mark.timeout(400)
 def test_an_ensemble_survives_the_loss_of_any_one_member(tmp_path: Path) -> None:
     asyncio.run(lose_each_in_turn(tmp_path))

@@ -33,7 +33,6 @@ from duramen_readproxy.service import ReadProxy
 from duramen_sequencer.service import SequencerService
 from duramen_writeproxy.service import WriteProxy
 from tests.component.issuing_world import IssuingWorld, read_time
-from tests.process.times import HANG_S
 
 ROLES: Final = ("bookie", "sequencer", "writeproxy", "readproxy")
 THROUGH: Final = 299
@@ -165,7 +164,7 @@ def run(scenario: Awaitable[None]) -> None:
     """Run a scenario, for a minute at most."""
 
     async def bounded() -> None:
-        async with asyncio.timeout(HANG_S):
+        async with asyncio.timeout(60):
             await scenario
 
     asyncio.run(bounded())

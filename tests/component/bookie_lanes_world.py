@@ -20,7 +20,6 @@ from duramen.runtime.sequencer.bookie_lanes import BookieLanes
 from duramen.runtime.sequencer.node_watch import NodeWatch
 from duramen.units import MS
 from duramen.wire import bookie_calls as calls
-from tests.process.times import HANG_S
 
 OK = BookieStatus.OK
 MEMBER = Member(BookieId("b0"), Incarnation("0" * 32))
@@ -136,7 +135,7 @@ class World:
 
 def run(scenario: Callable[[World], Awaitable[None]]) -> None:
     async def in_world() -> None:
-        async with asyncio.timeout(HANG_S):
+        async with asyncio.timeout(30):
             await scenario(World())
 
     asyncio.run(in_world())

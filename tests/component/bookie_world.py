@@ -46,7 +46,6 @@ from duramen.wire.entry import check_entry, encode_entry
 from duramen.wire.flexible.envelope import Envelope, encode_envelope
 from duramen.wire.metadata_json import Paths
 from duramen_bookie.service import BookieService
-from tests.process.times import HANG_S
 from tests.waiting import wait_for
 
 LOG = LogId(9)
@@ -130,7 +129,7 @@ async def running(
 
 def run(scenario: Callable[[], Awaitable[None]]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(HANG_S):
+        async with asyncio.timeout(60):
             await scenario()
 
     asyncio.run(bounded())

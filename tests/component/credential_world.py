@@ -24,7 +24,6 @@ from duramen.runtime.credentials.web_bearers import WebBearers
 from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
 from duramen.wire.metadata_json import Paths
 from duramen.wire.nodes.grants import GrantsNode, encode_grants
-from tests.process.times import HANG_S
 from tests.unit.grants import given
 from tests.unit.web_token_forge import (
     AUDIENCE,
@@ -127,7 +126,7 @@ def play(folder: Path, scenario: Callable[[CredentialWorld], Awaitable[None]]) -
         await world.table.start()
         await world.web.start()
         try:
-            async with asyncio.timeout(HANG_S):
+            async with asyncio.timeout(30):
                 await scenario(world)
         finally:
             await world.web.stop()

@@ -34,7 +34,6 @@ from tests.component.admission_world import (
 from tests.component.audit_world import AuditLogTwin, make_trail
 from tests.component.credential_world import list_rows, write_issuers
 from tests.component.issuing_world import IssuingWorld
-from tests.process.times import HANG_S
 from tests.unit.web_token_forge import LIFE_S, NOW_S, forge_account
 from tests.waiting import wait_for
 
@@ -139,7 +138,7 @@ async def opened(folder: Path) -> AsyncIterator[World]:
 
 def play(folder: Path, scenario: Callable[[World], Awaitable[None]]) -> None:
     async def main() -> None:
-        async with asyncio.timeout(HANG_S), opened(folder) as world:
+        async with asyncio.timeout(120), opened(folder) as world:
             await scenario(world)
 
     asyncio.run(main())

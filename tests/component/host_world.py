@@ -33,7 +33,6 @@ from duramen.wire.control_record import encode_control
 from duramen.wire.metadata_json import Paths, encode_log, encode_node
 from duramen.wire.sequencer_calls import AppendResult
 from duramen_sequencer.log_host import LogHost
-from tests.process.times import HANG_S
 from tests.unit.nodes import make_log
 
 PATHS = Paths("test")
@@ -202,7 +201,7 @@ async def host_world() -> AsyncIterator[HostWorld]:
     world = HostWorld()
     await world.setup.start()
     try:
-        async with asyncio.timeout(HANG_S):
+        async with asyncio.timeout(30):
             yield world
     finally:
         await world.close()

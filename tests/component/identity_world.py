@@ -21,7 +21,6 @@ from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
 from duramen.wire.metadata_json import Paths, encode_node, read_node
 from duramen_bookie.cookie import Cookie, Directories, parse_cookie
 from duramen_bookie.identity import establish_identity
-from tests.process.times import HANG_S
 
 T = TypeVar("T")
 
@@ -103,7 +102,7 @@ class Disks:
 
 def run(scenario: Coroutine[Any, Any, T]) -> T:
     async def bounded() -> T:
-        async with asyncio.timeout(HANG_S):
+        async with asyncio.timeout(60):
             return await scenario
 
     return asyncio.run(bounded())

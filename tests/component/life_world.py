@@ -45,7 +45,6 @@ from duramen_sequencer.life.operations import LifeOperations
 from duramen_sequencer.life.retention import RetentionRounds
 from duramen_sequencer.log_host import LogHost
 from tests.component.moved_segments import MovedSegments
-from tests.process.times import HANG_S
 
 PATHS = Paths("c")
 HOUR_MS = HOUR // MS
@@ -159,7 +158,7 @@ async def make_world() -> AsyncIterator[World]:
 
 def run(act: Act) -> None:
     async def play() -> None:
-        async with make_world() as world, asyncio.timeout(HANG_S):
+        async with make_world() as world, asyncio.timeout(30):
             await act(world)
 
     asyncio.run(play())

@@ -21,7 +21,6 @@ from duramen.runtime.stores.metadata_store import OutcomeUnknown
 from duramen.wire.metadata_json import Paths, encode_node
 from duramen_sequencer.control import Control
 from duramen_sequencer.placement_operations import PlacementOperations
-from tests.process.times import HANG_S
 
 PATHS = Paths("test")
 SPOTS = [("x", "a"), ("x", "b"), ("y", "a"), ("y", "b"), ("z", "a"), ("z", "b")]
@@ -93,7 +92,7 @@ def with_world(
         async with world_of(kind, bookies) as world:
             await scenario(world)
 
-    asyncio.run(asyncio.wait_for(play(), HANG_S))
+    asyncio.run(asyncio.wait_for(play(), 30))
 
 
 def member(index: int) -> Member:

@@ -21,7 +21,6 @@ from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
 from duramen.wire.metadata_json import Paths, encode_node
 from tests.component.audit_world import record_nowhere
 from tests.component.door_world import DOCUMENTS
-from tests.process.times import HANG_S
 
 PATHS: Final = Paths("c")
 APPEND: Final = "/v1/namespaces/shop/logs/orders/records"
@@ -133,7 +132,7 @@ def play(scenario: Callable[[MemoryStore], Awaitable[None]]) -> None:
     async def main() -> None:
         store = MemoryStore(MemoryTree())
         await store.start()
-        async with asyncio.timeout(HANG_S):
+        async with asyncio.timeout(60):
             await scenario(store)
         await store.close()
 

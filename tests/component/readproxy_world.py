@@ -75,7 +75,6 @@ from duramen.wire.metadata_json import (
 from duramen.wire.record_batch import encode_batch
 from duramen_readproxy.service import ReadProxy
 from tests.cold_writer import archive_segment
-from tests.process.times import HANG_S
 
 PATHS = Paths("c")
 LOG = LogId(9)
@@ -334,7 +333,7 @@ class World:
         """Move the trim point, as the log's owner does; returns when the proxy has seen it."""
         await self.put_truncated(seq_num, lsn, first_live)
         follower = await self.proxy.catalog.find("ns", "log")
-        async with asyncio.timeout(HANG_S):
+        async with asyncio.timeout(20):
             while (await follower.current_log()).trim_seq_num < seq_num:  # noqa: ASYNC110
                 await asyncio.sleep(0)
 
@@ -493,13 +492,14 @@ def run(
     *,
     cors_origins: tuple[str, ...] = (),
     metadata_age_max_us: int = METADATA_AGE_MAX_US,
+    within_s: float = 60,
 ) -> None:
     async def in_world() -> None:
         async with AsyncExitStack() as stack:
             world = World(cors_origins, metadata_age_max_us=metadata_age_max_us)
             stack.push_async_callback(world.stop)
             await world.start()
-            await asyncio.wait_for(scenario(world), HANG_S)
+            await asyncio.wait_for(scenario(world), within_s)
 
     uvloop.run(in_world())
 

@@ -57,7 +57,6 @@ from duramen_sequencer.repair.disruption.granting import Granting
 from duramen_sequencer.repair.disruption.judging import BookieJudge
 from duramen_sequencer.repair.election import Election
 from duramen_sequencer.repair.operations import RepairOperations
-from tests.process.times import HANG_S
 from tests.unit.repair_world import log_of_segments, make_log, member
 from tests.waiting import wait_for
 
@@ -508,7 +507,7 @@ async def repair_world(names: str = "abcd") -> AsyncIterator[RepairWorld]:
     world = RepairWorld(names)
     await world.begin()
     try:
-        async with asyncio.timeout(HANG_S):
+        async with asyncio.timeout(30):
             yield world
     finally:
         await world.end()

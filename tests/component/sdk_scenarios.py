@@ -19,7 +19,6 @@ from tests.component.sdk_world import (
     FakeCluster,
     running_cluster,
 )
-from tests.process.times import HANG_S
 
 Scenario = Callable[[FakeCluster, Any], Awaitable[None]]
 SOON = RetryPolicy(within_s=5, first_pause_s=0.001, longest_pause_s=0.01)
@@ -29,7 +28,7 @@ face = pytest.mark.parametrize("face", FACES)
 def play(scenario: Scenario, face: str, **options: Any) -> None:
     async def run() -> None:
         async with (
-            asyncio.timeout(HANG_S),
+            asyncio.timeout(30),
             running_cluster() as cluster,
             open_client(face, cluster.url, **{"retry": SOON, **options}) as client,
         ):

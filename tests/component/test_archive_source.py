@@ -24,7 +24,6 @@ from duramen_spark.archive.bookie_source import BookieSource
 from duramen_spark.archive.digests import SourceError
 from duramen_spark.cluster_address import ClusterAddress
 from tests.component.readproxy_world import PATHS, A, B, C, D, FakeBookie
-from tests.process.times import HANG_S
 from tests.unit.cold_entries import EPOCH, LEDGER, LOG, SegmentBytes
 
 COUNT = 20
@@ -112,7 +111,7 @@ def play(cluster: Cluster, scenario: Scenario) -> None:
         finally:
             await cluster.stop()
 
-    asyncio.run(asyncio.wait_for(run(), HANG_S))
+    asyncio.run(asyncio.wait_for(run(), 60))
 
 
 @pytest.mark.parametrize("write_quorum", [2, 3])

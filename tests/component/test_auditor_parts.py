@@ -45,13 +45,14 @@ from duramen_sequencer.repair.rebalancing import Rebalancing
 from duramen_sequencer.repair.rounds import Round, Rounds
 from duramen_sequencer.repair.worker import Done, RepairWorker
 from tests.pauses import stay
-from tests.process.times import HANG_S
 from tests.unit.nodes import make_log
 from tests.waiting import wait_for
 
 PATHS = Paths("test")
 LOG, EPOCH = LogId(9), Epoch(1)
 LEDGER = ledger_of(LOG, EPOCH)
+HANG_S = 30.0
+"""A bound on a hang, not a promise."""
 
 
 def member(number: int, life: str = "a") -> Member:

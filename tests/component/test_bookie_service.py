@@ -72,11 +72,11 @@ from tests.component.bookie_world import (
     running,
     span,
 )
-from tests.process.times import HANG_S
 from tests.waiting import wait_for
 
 UNKNOWN = BookieStatus.UNKNOWN
 NO_ENTRY = BookieStatus.NO_ENTRY
+DEADLINE_S = 60
 
 
 WRITE_LAC = LacUpdate(LEDGER, EntryId(2), True)
@@ -429,7 +429,7 @@ def test_r15_a_ledger_begun_after_the_damage_is_vouched_for_over_further_starts(
             async with running(tmp_path, bookie.tree) as bookie:
                 if start == 0:
                     await make_segment(store, Epoch(2))
-                async with asyncio.timeout(HANG_S):
+                async with asyncio.timeout(DEADLINE_S):
                     while [a.status for a in await bookie.read(new)] != [NO_ENTRY]:
                         pass  # a refusal asks for the segment's node
                 if start == 0:

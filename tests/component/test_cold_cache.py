@@ -28,7 +28,6 @@ from duramen.runtime.reading.cold_reads import ColdReads
 from duramen.units import KIB
 from duramen.wire.record_batch import encode_batch
 from tests.cold_writer import archive_segment
-from tests.process.times import HANG_S
 from tests.unit.cold_entries import EPOCH, LOG, START_SEQ_NUM, SegmentBytes
 from tests.waiting import wait_for
 
@@ -76,7 +75,7 @@ class World:
 def play(world: World, reads: ColdReads, scenario: Callable[[], Awaitable[None]]) -> None:
     async def work() -> None:
         try:
-            async with asyncio.timeout(HANG_S):
+            async with asyncio.timeout(30):
                 await scenario()
         finally:
             world.store.gate.set()

@@ -33,7 +33,6 @@ from duramen_sequencer.service import SequencerService
 from tests.component.bookie_world import options
 from tests.component.raw_http import PREFACE
 from tests.pauses import look_again_soon
-from tests.process.times import HANG_S
 from tests.waiting import wait_for
 
 PING, ACK = 6, 1
@@ -46,7 +45,7 @@ PUT = (
 
 def run(scenario: Callable[[], Awaitable[None]]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(HANG_S):
+        async with asyncio.timeout(60):
             await scenario()
 
     asyncio.run(bounded())

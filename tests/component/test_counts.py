@@ -25,7 +25,6 @@ from tests.bench.cluster import NAMESPACE, LocalCluster
 from tests.bench.load import post_at_once
 from tests.bench.workloads import read_counts
 from tests.pauses import look_again
-from tests.process.times import HANG_S
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
 
@@ -38,6 +37,7 @@ ROUND_COUNT = 5
 # An add that a bookie has not answered within 2 s is sent again, and so is a batch that was refused
 # while its log was taken over: a machine that stalls now and then shall not fail a test of counts.
 RESENT_MAX = 5
+TIMEOUT_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +100,7 @@ def count_held(cluster: LocalCluster) -> int:
 
 
 async def bounded_rounds(cluster: LocalCluster, url: str) -> None:
-    async with asyncio.timeout(HANG_S):
+    async with asyncio.timeout(TIMEOUT_S):
         for _ in range(ROUND_COUNT):
             await append_round(cluster, url)
 
@@ -109,7 +109,7 @@ def test_nothing_is_done_for_each_record_behind_the_proxy(cluster: LocalCluster)
     before = count_all(cluster)
     payload_bytes = asyncio.run(append_batches(cluster, "batches"))
     # The third bookie may still be at it when the last append is acknowledged by two.
-    ends_s = time.monotonic() + HANG_S
+    ends_s = time.monotonic() + TIMEOUT_S
     while (used := count_all(cluster) - before)["adds"] < BATCH_COUNT * BOOKIE_COUNT:
         assert time.monotonic() < ends_s, f"an add was lost: {used}"
         look_again()

@@ -51,7 +51,6 @@ from tests.component.request_classes import (
     SMALL,
     TAIL,
 )
-from tests.process.times import HANG_S
 from tests.unit.identities import DOMAIN
 from tests.waiting import wait_for
 
@@ -229,7 +228,7 @@ def run(scenario: Callable[[World], Awaitable[None]], world: World | None = None
     async def in_world() -> None:
         here = world or World()
         try:
-            async with asyncio.timeout(HANG_S):
+            async with asyncio.timeout(30):
                 await scenario(here)
         finally:
             here.storage.gate.set()

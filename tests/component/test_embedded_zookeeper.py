@@ -15,7 +15,6 @@ import pytest
 
 from duramen.runtime import embedded_zookeeper
 from duramen.runtime.embedded_zookeeper import EmbeddedServerError, EmbeddedZooKeeper, find_java
-from tests.process.times import HANG_S
 
 
 def make_java(folder: Path, version: str) -> Path:
@@ -82,7 +81,7 @@ def test_a_start_that_was_interrupted_leaves_no_server_behind(
         server = EmbeddedZooKeeper(tmp_path / "data", 0, log_file=tmp_path / "log")
         starting = asyncio.create_task(server.start())
         try:
-            await asyncio.wait_for(is_asked.wait(), HANG_S)
+            await asyncio.wait_for(is_asked.wait(), 30)
             assert server.pid is not None
             starting.cancel()
             with pytest.raises(asyncio.CancelledError):

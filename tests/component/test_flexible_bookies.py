@@ -37,7 +37,6 @@ from duramen.wire.metadata_json import Paths, encode_log, encode_segment
 from duramen.wire.record_batch import encode_batch
 from tests.component.bookie_world import Bookie, keep, running
 from tests.moved_log import make_segment_nodes
-from tests.process.times import HANG_S
 from tests.unit.cold_entries import SegmentBytes
 
 LOG: Final = LogId(9)
@@ -108,7 +107,7 @@ class Cluster:
                 bookies._urls[BookieId(f"b{number}")] = bookie.service.data_url
         fetcher = RangeFetcher(bookies, EntryCache())
         try:
-            async with asyncio.timeout(HANG_S):
+            async with asyncio.timeout(60):
                 await work(
                     LogFollower(store, PATHS, LOG, make_segment_nodes(store, PATHS)),
                     fetcher,

@@ -24,7 +24,6 @@ from duramen.runtime.public.serving import complete_app
 from duramen.runtime.rest import make_public_app
 from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
 from duramen.wire.metadata_json import encode_node
-from tests.process.times import HANG_S
 from tests.waiting import wait_for
 
 PARENT = "/duramen/c/readproxies"
@@ -152,7 +151,7 @@ class World:
 
 def play(scenario: Scenario) -> None:
     async def run() -> None:
-        async with asyncio.timeout(HANG_S), World() as world:
+        async with asyncio.timeout(40), World() as world:
             await scenario(world)
 
     uvloop.run(run())

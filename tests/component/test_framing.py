@@ -13,7 +13,6 @@ import pytest
 from fastapi import FastAPI, Request
 
 from duramen.runtime.http_server import AdminServer, Answer, DataServer, PeerServer, PublicServer
-from tests.process.times import HANG_S
 
 CHUNKED = "transfer-encoding: chunked"
 BODY = b"3\r\nabc\r\n0\r\n\r\n"
@@ -72,7 +71,7 @@ def run(kind: str, sent: bytes) -> tuple[bytes, list[bytes]]:
 
     async def scenario() -> bytes:
         server = make_servers(seen)[kind]()
-        async with asyncio.timeout(HANG_S):
+        async with asyncio.timeout(30):
             await server.start()
             try:
                 return await exchange(server.port, sent)

@@ -27,7 +27,6 @@ from duramen.runtime.security.held_identity import (
     read_expected,
 )
 from tests.component.issuing_world import IssuingWorld, read_time
-from tests.process.times import HANG_S
 from tests.waiting import wait_for
 
 NODE: Final = ExpectedNode(Role.BOOKIE, "bookie-0")
@@ -209,7 +208,7 @@ def test_looks_come_by_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(HANG_S):
+        async with asyncio.timeout(30):
             await scenario()
 
     asyncio.run(bounded())

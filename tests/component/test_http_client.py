@@ -28,7 +28,6 @@ from duramen.runtime.http_client import (
     UnreachableError,
     close_client,
 )
-from tests.process.times import HANG_S
 from tests.zookeeper_fixture import run
 
 _SERVER = """
@@ -230,7 +229,7 @@ def test_closing_waits_for_no_thread_of_others(monkeypatch: pytest.MonkeyPatch) 
     async def scenario() -> None:
         _thread.start_new_thread(stay, ())
         assert entered.wait(60)
-        await asyncio.wait_for(close_client(_Closable()), HANG_S)  # type: ignore[arg-type]
+        await asyncio.wait_for(close_client(_Closable()), 30)  # type: ignore[arg-type]
         assert not has_left.is_set()
 
     try:

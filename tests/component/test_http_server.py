@@ -30,7 +30,6 @@ from duramen.runtime.http_server import (
 from duramen.units import MIB, SECOND
 from duramen.wire.frame import FRAME_BYTES_HARD_MAX, RETRY_AFTER_HEADER, FrameError
 from tests.component.own_sockets import copy_own_sockets
-from tests.process.times import HANG_S
 from tests.waiting import wait_for
 
 LARGE = BODY_SMALL_BYTES + 1
@@ -43,7 +42,7 @@ async def measure(_path: str, body: bytes, _caller: object) -> Answer:
 
 def run(scenario: Callable[[], Awaitable[None]]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(HANG_S):
+        async with asyncio.timeout(30):
             await scenario()
 
     asyncio.run(bounded())

@@ -18,7 +18,6 @@ from duramen_bookie.journal.recycling import NoSpaceError
 from duramen_bookie.journal.writer import JournalPoisoned, JournalWriter
 from tests.component.journal_world import FILE_BYTES, Cutter, Opened, add, fill, refuse_poison
 from tests.component.memory_disk import MemoryDisk
-from tests.process.times import HANG_S
 from tests.waiting import wait_for
 
 # --- Disks that are full or bad -------------------------------------------------------------------
@@ -152,7 +151,7 @@ def start_journal(disk: MemoryDisk, file_bytes: int = FILE_BYTES, **options: obj
 async def append(journal: Journal, number: int, size_bytes: int = 20) -> None:
     waiting = asyncio.get_running_loop().create_future()
     assert journal.append_nowait([add(number, size_bytes)], waiting.set_result)
-    await asyncio.wait_for(waiting, HANG_S)
+    await asyncio.wait_for(waiting, 20)
 
 
 def test_a_roll_and_the_recycling_are_requests() -> None:

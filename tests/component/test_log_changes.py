@@ -34,7 +34,6 @@ from duramen.wire.metadata_json import Paths, encode_log, encode_node, read_log
 from duramen.wire.nodes.formats import PROCESS_FORMATS
 from duramen_sequencer.log_changes import AUDITOR, LogChanges
 from duramen_sequencer.log_host import LogHost
-from tests.process.times import HANG_S
 from tests.unit.core_fakes import LOG_ID, FakeStore
 from tests.unit.exact_log import Log
 from tests.unit.nodes import make_log
@@ -113,7 +112,7 @@ def run(
     scenario: Callable[[World], Awaitable[None]], kind: type[MemoryStore] = MemoryStore
 ) -> None:
     async def play() -> None:
-        async with asyncio.timeout(HANG_S), made(kind) as world:
+        async with asyncio.timeout(30), made(kind) as world:
             await scenario(world)
 
     asyncio.run(play())

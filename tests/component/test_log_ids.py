@@ -15,7 +15,6 @@ from duramen.ids import LAST_LOG_ID, LogId
 from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
 from duramen.wire.metadata_json import Paths, encode_node, read_node
 from duramen_sequencer.log_ids import BLOCK_COUNT, LogIds
-from tests.process.times import HANG_S
 
 PATHS = Paths("c")
 OpenIds = Callable[[], Awaitable[LogIds]]
@@ -40,7 +39,7 @@ def play(scenario: Callable[[OpenIds, MemoryStore], Awaitable[None]], last_log_i
         await setup.create(PATHS.cluster, node, make_parents=True)
         await scenario(open_ids, setup)
 
-    asyncio.run(asyncio.wait_for(work(), HANG_S))
+    asyncio.run(asyncio.wait_for(work(), 20))
 
 
 async def read_counter(store: MemoryStore) -> int:

@@ -41,7 +41,6 @@ from duramen_sequencer.life.boundaries import Boundaries, Extent
 from tests.component import readproxy_world
 from tests.component.life_world import HOUR_MS, PATHS, World, run
 from tests.component.readproxy_world import NAMES
-from tests.process.times import HANG_S
 from tests.waiting import wait_for
 
 Find = Callable[[str], Awaitable[TrimPoint]]
@@ -217,7 +216,7 @@ def test_an_open_segment_is_its_owners_business() -> None:
         log = await world.log(log_id)
         await world.change(log.with_new_epoch("n"))
         await world.store.create(f"{PATHS.sequencers}/s1", encode_node({"data_url": "http://s1"}))
-        await asyncio.wait_for(_see(world, "s1"), HANG_S)
+        await asyncio.wait_for(_see(world, "s1"), 30)
         other = MetadataLink(world.store, PATHS, SequencerId("s1"), "http://s1")
         await other.keep_owner(log.log_id, Epoch(1))
         for op in ("end", "delete", "truncate"):

@@ -26,7 +26,6 @@ from tests.component.life_world import HOUR_MS
 from tests.component.life_world import World as LifeWorld
 from tests.component.life_world import run as run_life
 from tests.component.writeproxy_world import World
-from tests.process.times import HANG_S
 
 PATHS = Paths("test")
 NAMESPACE = "/v1/namespaces/a"
@@ -74,7 +73,7 @@ def run(scenario: Callable[[Cluster], Awaitable[None]]) -> None:
         await cluster.store.start()
         await ensure_cluster(cluster.store, PATHS)
         await cluster.ask("create_namespace", namespace="ns", config={})
-        async with asyncio.timeout(HANG_S):
+        async with asyncio.timeout(30):
             await scenario(cluster)
 
     asyncio.run(play())

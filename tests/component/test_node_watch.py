@@ -34,7 +34,6 @@ from duramen.wire import bookie_calls as calls
 from duramen.wire.control_record import encode_control
 from duramen_sequencer.log_host import LogHost
 from tests.component.host_world import PATHS, HostWorld
-from tests.process.times import HANG_S
 from tests.waiting import wait_for
 
 OK = BookieStatus.OK
@@ -123,7 +122,7 @@ async def world_of_three() -> AsyncIterator[World]:
     world = World()
     await world.setup.start()
     try:
-        async with asyncio.timeout(HANG_S):
+        async with asyncio.timeout(30):
             await world.begin()
             yield world
     finally:

@@ -34,12 +34,13 @@ from duramen.wire.repair_calls import Pull, PullAnswer, PullMap, Source
 from duramen_bookie.repair.pulling import Puller, name_copy
 from duramen_bookie.upkeep.pacing import Pace
 from tests.component.bookie_world import entry as make_entry
-from tests.process.times import HANG_S
 
 LEDGER = ledger_of(LogId(9), Epoch(1))
 OK = BookieStatus.OK
 SOURCE = Source(Member(BookieId("b1"), Incarnation("b" * 32)), "http://made-up")
 OTHER = Source(Member(BookieId("b2"), Incarnation("c" * 32)), "http://made-up-too")
+HANG_S = 30.0
+"""A bound on a hang, not a promise."""
 
 
 class Sources:

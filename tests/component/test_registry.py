@@ -15,7 +15,6 @@ from duramen.runtime.stores.memory_store import MemoryStore, MemoryTree
 from duramen.runtime.stores.metadata_store import Stored, Unavailable, Watch
 from duramen.wire.metadata_json import encode_node
 from duramen.wire.nodes.formats import PROCESS_FORMATS
-from tests.process.times import HANG_S
 from tests.waiting import wait_for
 
 PARENT = "/duramen/c1/available"
@@ -47,7 +46,7 @@ def run(scenario: Callable[[World], Awaitable[None]]) -> None:
         world = World()
         await world.store.start()
         await world.others.start()
-        async with asyncio.timeout(HANG_S):
+        async with asyncio.timeout(30):
             await scenario(world)
 
     asyncio.run(main())

@@ -28,7 +28,6 @@ from duramen.runtime.turning.tally import RefusalTally
 from duramen.wire.metadata_json import Paths
 from duramen.wire.nodes.grants import GrantsNode, encode_grants, read_grants
 from duramen_sequencer.control import Control
-from tests.process.times import HANG_S
 from tests.unit.grants import ANN, BOB, OPERATOR, given
 
 PATHS = Paths("c")
@@ -88,7 +87,7 @@ def run(scenario: Callable[[Sequencer], Awaitable[None]], *, is_turning: bool = 
         sequencer = Sequencer(is_turning=is_turning)
         await sequencer.store.start()
         await ensure_cluster(sequencer.store, PATHS)
-        async with asyncio.timeout(HANG_S):
+        async with asyncio.timeout(30):
             await scenario(sequencer)
 
     asyncio.run(play())

@@ -40,7 +40,6 @@ from duramen_writeproxy.logs.creation import Creator
 from duramen_writeproxy.rights.calls_for_callers import CallsForCallers
 from duramen_writeproxy.rights.grant_routes import add_grant_routes
 from duramen_writeproxy.rights.token_routes import add_token_routes
-from tests.process.times import HANG_S
 from tests.unit.grants import ANN, BOB, OPERATOR
 
 PATHS = Paths("c")
@@ -128,7 +127,7 @@ def run(scenario: Callable[[World], Awaitable[None]]) -> None:
         world = World()
         await world.store.start()
         await ensure_cluster(world.store, PATHS)
-        async with asyncio.timeout(HANG_S), world.http:
+        async with asyncio.timeout(30), world.http:
             await scenario(world)
 
     asyncio.run(play())

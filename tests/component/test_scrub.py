@@ -24,7 +24,6 @@ from duramen_bookie.upkeep.repair_queue import RepairQueue, RepairReason, encode
 from duramen_bookie.upkeep.scrub import Scrub
 from tests.component import upkeep_world
 from tests.golden import read_golden
-from tests.process.times import HANG_S
 from tests.waiting import wait_for
 
 PATHS = Paths("test")
@@ -52,7 +51,7 @@ class Unit:
 
     def verify(self) -> Sequence[tuple[LedgerId, EntryId]]:
         self.is_begun.set()
-        assert self.may_end.wait(HANG_S)
+        assert self.may_end.wait(upkeep_world.DEADLINE_S)
         self.is_ended = True
         if self.failure is not None:
             raise self.failure

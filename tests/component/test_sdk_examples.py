@@ -37,7 +37,6 @@ from duramen.client import (
     Ticket,
 )
 from tests.component.sdk_world import running_cluster
-from tests.process.times import HANG_S
 from tests.style.faces import SPECIAL, read_sections
 
 TWINS = [
@@ -98,7 +97,7 @@ def play_all(kinds: tuple[type, ...], play: Callable[[Example, str], Awaitable[N
                 if not example.name.endswith(("partitioned_log", "Log.ensure")):
                     for partition in range(4):
                         cluster.add_log(f"shop/clicks.{partition}-of-4")
-                async with asyncio.timeout(HANG_S), Client(cluster.url) as client:
+                async with asyncio.timeout(30), Client(cluster.url) as client:
                     await client.log("shop/orders").append([b"a", b"b"])
                     await play(example, cluster.url)
 

@@ -17,14 +17,13 @@ from duramen.cluster.layout import pick_free_port
 from tests.component.sdk_faces import open_client
 from tests.component.sdk_scenarios import SOON, bodies, face
 from tests.component.sdk_world import FakeCluster, running_cluster, store_and_lose
-from tests.process.times import HANG_S
 
 Scenario = Callable[[FakeCluster, FakeCluster, Any], Awaitable[None]]
 
 
 def play(scenario: Scenario, face: str, **options: Any) -> None:
     async def run() -> None:
-        async with asyncio.timeout(HANG_S), running_cluster() as near, running_cluster() as there:
+        async with asyncio.timeout(30), running_cluster() as near, running_cluster() as there:
             there.logs, near.elsewhere = near.logs, there.url
             options.setdefault("retry", SOON)
             async with open_client(face, near.url, **{"follow_owner": True, **options}) as client:

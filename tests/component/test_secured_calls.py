@@ -40,7 +40,6 @@ from duramen.runtime.security.process_security import ProcessSecurity
 from duramen.units import SECOND
 from tests.component.issuing_world import IssuingWorld, read_time
 from tests.pauses import let_pass
-from tests.process.times import HANG_S
 from tests.unit.identities import DOMAIN
 from tests.waiting import wait_for
 
@@ -111,7 +110,7 @@ async def pair(world: IssuingWorld, caller: Path | None = None) -> AsyncIterator
 
 def run(scenario: Callable[[], Awaitable[None]]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(HANG_S):
+        async with asyncio.timeout(60):
             await scenario()
 
     asyncio.run(bounded())

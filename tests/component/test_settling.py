@@ -29,7 +29,6 @@ from duramen.wire.metadata_json import encode_log
 from duramen_bookie.upkeep import rounds
 from duramen_bookie.upkeep.deletion import Deletion
 from tests.component.bookie_world import LOG, OK, PATHS, Bookie, run, running
-from tests.process.times import HANG_S
 from tests.unit.nodes import make_log
 from tests.waiting import wait_for
 
@@ -240,7 +239,7 @@ def test_damage_in_the_entry_log_is_unknown_and_waits_for_repair(tmp_path: Path)
             queue = PATHS.queued(FIRST)
             store = MemoryStore(bookie.tree)
             await store.start()
-            async with asyncio.timeout(HANG_S):
+            async with asyncio.timeout(20):
                 while await store.get(queue) is None:  # noqa: ASYNC110
                     await asyncio.sleep(0)
             assert await bookie.add(make_add(FIRST, 0)) == [OK]  # a write-back heals it

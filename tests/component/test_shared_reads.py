@@ -45,7 +45,6 @@ from duramen.wire.bookie_calls import (
 )
 from duramen.wire.entry import HEADER_BYTES
 from duramen.wire.record_batch import encode_batch
-from tests.process.times import HANG_S
 from tests.unit.cold_entries import SegmentBytes
 from tests.waiting import wait_for
 
@@ -182,7 +181,7 @@ async def fetch_late(
     tasks = [asyncio.create_task(fetcher.fetch(one)) for one in reads]
     await wait_for(lambda: fetcher.statistics()["joined"] == len(reads) - 1)
     gate.set()
-    return await asyncio.wait_for(asyncio.gather(*tasks), HANG_S)
+    return await asyncio.wait_for(asyncio.gather(*tasks), 20)
 
 
 # --- Shared reads ---------------------------------------------------------------------------------
@@ -284,10 +283,10 @@ def test_who_joins_a_read_that_is_late_asks_its_own_replica(
         fetcher = make_fetcher(replicas)
         frozen = asyncio.create_task(fetcher.fetch(ask(A)))
         await wait_for(lambda: replicas.names == "a")
-        answer = await asyncio.wait_for(fetcher.fetch(ask(B)), HANG_S)
+        answer = await asyncio.wait_for(fetcher.fetch(ask(B)), 20)
         assert replicas.names == "ab" and fetcher.statistics()["joined"] == 1
         assert numbers(answer) == ([] if ask(B).wait_us else [0, 1, 2])
-        await asyncio.wait_for(fetcher.fetch(ask(B)), HANG_S)
+        await asyncio.wait_for(fetcher.fetch(ask(B)), 20)
         assert fetcher.statistics()["joined"] == 1, "that one is known to be late"
         replicas.gates[A.bookie].set()
         await frozen
@@ -303,7 +302,7 @@ def test_who_looks_a_header_up_does_not_wait_for_a_frozen_replica(frozen: str) -
         for name in frozen:
             replicas.gates[BookieId(name)] = asyncio.Event()
         looking = make_fetcher(replicas).fetch_header(make_segment(), EntryId(3))
-        assert (await asyncio.wait_for(looking, HANG_S)).entry_id == 3
+        assert (await asyncio.wait_for(looking, 20)).entry_id == 3
         answered = (A, B, C)[len(frozen)]
         assert replicas.order.late == [A, B, C][: len(frozen)]
         assert replicas.order.good == [answered]
@@ -338,7 +337,7 @@ def test_a_long_poll_and_a_read_of_the_same_entry_share_nothing() -> None:
         fetcher = make_fetcher(replicas)
         waiting = asyncio.create_task(fetcher.fetch(poll(A, 3)))
         await wait_for(lambda: replicas.names == "a")
-        assert numbers(await asyncio.wait_for(fetcher.fetch(read(B, 3, 5)), HANG_S)) == [3, 4, 5]
+        assert numbers(await asyncio.wait_for(fetcher.fetch(read(B, 3, 5)), 20)) == [3, 4, 5]
         statistics = fetcher.statistics()
         assert (statistics["long_polls"], statistics["joined"]) == (1, 0)
         replicas.gates[A.bookie].set()

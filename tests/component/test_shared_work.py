@@ -31,7 +31,6 @@ from duramen_bookie.upkeep.pacing import run_in_thread
 from duramen_sequencer.ownership.probes import Probes
 from tests.complaints import hear_complaints
 from tests.moved_log import make_segment_nodes
-from tests.process.times import HANG_S
 
 MEMBER = Member(BookieId("a"), Incarnation("aa" * 16))
 
@@ -61,7 +60,7 @@ class Gate:
 def play(scenario: Callable[[], Awaitable[None]]) -> None:
     async def run() -> None:
         async with hear_complaints() as heard:
-            await asyncio.wait_for(scenario(), HANG_S)
+            await asyncio.wait_for(scenario(), 30)
         assert heard == []
 
     asyncio.run(run())

@@ -32,10 +32,10 @@ from duramen.cluster.supervisor import (
 )
 from duramen.runtime.embedded_zookeeper import MAIN_CLASS
 from tests.pauses import stay
-from tests.process.times import HANG_S
 
 pytestmark = pytest.mark.process
 
+TIMEOUT_S = 50.0
 FAKE = """
 import http.server, json, os, pathlib, signal, sys, threading
 flags = dict(zip(sys.argv[3::2], sys.argv[4::2]))  # what follows -m duramen_x.main
@@ -152,7 +152,7 @@ class Cluster:
 
 def run(coroutine: Coroutine[Any, Any, None]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(HANG_S):
+        async with asyncio.timeout(TIMEOUT_S):
             await coroutine
 
     asyncio.run(bounded())
@@ -327,7 +327,7 @@ def test_a_start_that_was_killed_before_it_wrote_a_pid_leaves_nobody(tmp_path: P
     """Regression: two servers ran on one folder. No cluster.json says a word of this one."""
     folder = tmp_path / "data"
     command = start_command(tmp_path, "--security", "none", program=KILLED_COMMAND)
-    assert command.wait(HANG_S) == -signal.SIGKILL
+    assert command.wait(TIMEOUT_S) == -signal.SIGKILL
     command.communicate()
     planned = json.loads((folder / "cluster.json").read_bytes())["processes"]
     assert [one["pid"] for one in planned] == [None] * 6
@@ -393,7 +393,7 @@ def test_a_folder_that_ran_without_identities_does_so_again_and_says_so(tmp_path
             ready = next(event for event in events if event["event"] == "cluster_ready")
             assert ready["security"] == "none"
             os.killpg(command.pid, signal.SIGINT)
-            _, said = command.communicate(timeout=HANG_S)
+            _, said = command.communicate(timeout=TIMEOUT_S)
             assert (b"data ran with --security none, and does so again" in said) is is_told
         finally:
             command.kill()
@@ -403,7 +403,7 @@ def test_a_folder_that_ran_without_identities_does_so_again_and_says_so(tmp_path
 def test_anothers_zookeeper_is_not_turned(tmp_path: Path) -> None:
     """Its nodes would stay anybody's: nothing is started, and nothing made."""
     command = start_command(tmp_path, "--security", "migrate")
-    _, said = command.communicate(timeout=HANG_S)
+    _, said = command.communicate(timeout=TIMEOUT_S)
     assert command.returncode == 2
     told = " ".join(said.decode().split())
     assert "--security migrate is for a ZooKeeper that duramen run starts itself" in told
@@ -414,7 +414,7 @@ def test_anothers_zookeeper_is_not_turned(tmp_path: Path) -> None:
 def test_a_new_folder_asks_who_calls(tmp_path: Path) -> None:
     """With a ZooKeeper of somebody's own there has to be a CA that it trusts."""
     command = start_command(tmp_path)
-    _, said = command.communicate(timeout=HANG_S)
+    _, said = command.communicate(timeout=TIMEOUT_S)
     assert command.returncode == 1
     assert b"holds no CA" in said and b"or say --security none" in said
 
@@ -434,7 +434,7 @@ def test_ctrl_c_on_duramen_run_leaves_nothing(tmp_path: Path) -> None:
         assert len(files) > 10 and not open_to_others, "records are nobody's but the owner's"
         os.killpg(command.pid, signal.SIGINT)  # as a terminal does
         assert [event["event"] for event in events][-1] == "stopped"
-        assert command.wait(HANG_S) == 0
+        assert command.wait(TIMEOUT_S) == 0
         assert not any(is_running(pid) for pid in pids)
     finally:
         command.kill()

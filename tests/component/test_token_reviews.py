@@ -22,7 +22,6 @@ from duramen.runtime.credentials.token_reviews import BELIEVED_S_MAX, REFUSED_S
 from duramen.runtime.credentials.web_bearers import WebBearers
 from tests.component.credential_world import write_issuers
 from tests.component.key_server import KeyServer, serving_keys
-from tests.process.times import HANG_S
 from tests.unit.web_token_forge import (
     CORP_SET,
     K8S_AUDIENCE,
@@ -64,7 +63,7 @@ def play(folder: Path, scenario: Callable[[KeyServer, WebBearers], Awaitable[Non
             web = WebBearers(read_issuers(write_issuers(folder, [row])))
             await web.start()
             try:
-                async with asyncio.timeout(HANG_S):
+                async with asyncio.timeout(30):
                     await scenario(server, web)
             finally:
                 await web.stop()

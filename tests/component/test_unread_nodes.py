@@ -24,7 +24,6 @@ from duramen.wire.nodes.formats import PROCESS_FORMATS
 from duramen_sequencer.flexible.tree_format import TreeFormat
 from duramen_sequencer.repair.readings import Readings, UnreadError
 from duramen_writeproxy.cluster.journals import JournalCalls
-from tests.process.times import HANG_S
 from tests.waiting import wait_for
 
 PATHS = Paths("c1")
@@ -54,7 +53,7 @@ def run(scenario: Callable[[GuardedStore], Awaitable[None]]) -> None:
     async def main() -> None:
         store = GuardedStore()
         await store.start()
-        async with asyncio.timeout(HANG_S):
+        async with asyncio.timeout(30):
             await scenario(store)
 
     asyncio.run(main())

@@ -25,7 +25,6 @@ from duramen.runtime.credentials.web_bearers import WebBearers
 from tests.component.credential_world import CredentialWorld, play, write_issuers
 from tests.component.key_server import KeyServer, serving_keys
 from tests.pauses import let_pass
-from tests.process.times import HANG_S
 from tests.unit.web_token_forge import (
     AUDIENCE,
     CORP_SET,
@@ -279,7 +278,7 @@ def by_server(
             web = WebBearers([make_issuer(folder, server, **keys)])
             await web.start()
             try:
-                async with asyncio.timeout(HANG_S):
+                async with asyncio.timeout(30):
                     await scenario(server, web)
             finally:
                 await web.stop()

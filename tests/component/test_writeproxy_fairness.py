@@ -22,7 +22,6 @@ from duramen.wire.sequencer_calls import Append, AppendResult, parse_appends
 from duramen_writeproxy import lanes
 from duramen_writeproxy.lanes import Lane
 from tests.component.writeproxy_world import RECORDS, World, lane_of, run
-from tests.process.times import HANG_S
 from tests.waiting import wait_for
 
 GREEDY = LogId(5)
@@ -92,7 +91,7 @@ def play(scenario: Any) -> None:
             tasks.append(task)
             return task
 
-        async with asyncio.timeout(HANG_S):
+        async with asyncio.timeout(30):
             await scenario(lane, peers, put)
             peers.end.set()
             await asyncio.gather(*tasks, return_exceptions=True)

@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from tests.process.times import HANG_S
+DEADLINE_S = 30
 
 
 def run(scenario: Callable[[], Awaitable[None]]) -> None:
     """Run a scenario in a loop of its own."""
 
     async def limited() -> None:
-        async with asyncio.timeout(HANG_S):
+        async with asyncio.timeout(DEADLINE_S):
             await scenario()
 
     asyncio.run(limited())

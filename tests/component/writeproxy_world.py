@@ -36,12 +36,12 @@ from duramen.wire.sequencer_calls import (
     parse_appends,
 )
 from duramen_writeproxy.service import WriteProxy
-from tests.process.times import HANG_S
 from tests.waiting import wait_for
 
 PATHS = Paths("c")
 RECORDS = "/v1/namespaces/a/logs/l/records"
 RAW = "application/octet-stream"
+_HANG_S = 120
 Scenario = Callable[["World"], Awaitable[None]]
 Decide = Callable[[Append], Awaitable[AppendResult | None]]
 
@@ -201,7 +201,7 @@ def run(
     scenario: Scenario, sequencer_count: int = 1, *, cors_origins: tuple[str, ...] = ()
 ) -> None:
     async def play() -> None:
-        async with World(sequencer_count, cors_origins) as world, asyncio.timeout(HANG_S):
+        async with World(sequencer_count, cors_origins) as world, asyncio.timeout(_HANG_S):
             await scenario(world)
 
     uvloop.run(play())

@@ -115,7 +115,7 @@ def pick_flips(disk: Disk, rng: random.Random) -> list[tuple[str, int]]:
     return rng.sample(used, used_count) + rng.sample(every, count - used_count)
 
 
-@pytest.mark.timeout(36_000 if FLIP_COUNT == "all" else 600 + int(FLIP_COUNT) // 20)
+@pytest.mark.timeout(36_000 if FLIP_COUNT == "all" else 300 + int(FLIP_COUNT) // 20)
 @pytest.mark.parametrize("open_engine", [StorageEngine, EnvelopeEngine])
 def test_no_flipped_bit_makes_a_bookie_lie(
     open_engine: type[StorageEngine], capsys: pytest.CaptureFixture[str]

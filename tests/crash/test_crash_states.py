@@ -71,7 +71,7 @@ def limit() -> int:
     return share_out([total for each in explorers for total in each.survey()], STATE_COUNT)
 
 
-@pytest.mark.timeout(600 + STATE_COUNT // 50)
+@pytest.mark.timeout(300 + STATE_COUNT // 50)
 @pytest.mark.parametrize(("engine", "workload"), CASES, ids=name)
 def test_no_power_cut_breaks_a_promise(
     engine: OpenEngine, workload: Workload, limit: int, capsys: pytest.CaptureFixture[str]

@@ -24,7 +24,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import httpx
 
@@ -43,9 +43,6 @@ from tests.process.times import HANG_S
 from tests.waiting import wait_in_thread
 
 T = TypeVar("T")
-
-RUN_S: Final = HANG_S + 60
-"""More than one hang bound: a wait in it says what did not come."""
 
 
 class LocalCluster:
@@ -286,8 +283,8 @@ async def create_log(cluster: LocalCluster, name: str, config: dict[str, Any]) -
         await client.close()
 
 
-def run(work: Coroutine[Any, Any, T], timeout_s: float = RUN_S) -> T:
-    """Run a coroutine with a bound, longer than that of whatever it waits for."""
+def run(work: Coroutine[Any, Any, T], timeout_s: float = 250) -> T:
+    """Run a coroutine with a bound."""
     return asyncio.run(asyncio.wait_for(work, timeout_s))
 
 

@@ -11,7 +11,6 @@ import sys
 from typing import Any
 
 from tests.process.cluster import LocalCluster
-from tests.process.times import HANG_S
 
 
 def duramen(cluster: LocalCluster, *arguments: str) -> dict[str, Any]:
@@ -25,4 +24,4 @@ def duramen(cluster: LocalCluster, *arguments: str) -> dict[str, Any]:
 def run_duramen(cluster: LocalCluster, *arguments: str) -> subprocess.CompletedProcess[bytes]:
     command = [sys.executable, "-m", "duramen.cli.main", *arguments, "--json"]
     command += ["--data", str(cluster.folder)]
-    return subprocess.run(command, capture_output=True, timeout=HANG_S, check=False)
+    return subprocess.run(command, capture_output=True, timeout=60, check=False)

@@ -55,7 +55,7 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield server.address
 
 
-@pytest.mark.timeout(600 + KILL_COUNT * CYCLE_S)
+@pytest.mark.timeout(300 + KILL_COUNT * CYCLE_S)
 def test_a_bookie_that_is_killed_during_upkeep_loses_and_leaks_nothing(
     tmp_path: Path, zookeeper: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -88,7 +88,7 @@ def test_a_bookie_that_is_killed_during_upkeep_loses_and_leaks_nothing(
     report(f"{KILL_COUNT} × kill −9 ({counts})", load, capsys)
 
 
-@pytest.mark.timeout(600 + POWER_CUT_COUNT * CYCLE_S)
+@pytest.mark.timeout(300 + POWER_CUT_COUNT * CYCLE_S)
 def test_a_power_cut_during_upkeep_loses_and_leaks_nothing(
     tmp_path: Path, zookeeper: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -49,14 +49,14 @@ class Start:
     def refused(self, *more: str) -> str:
         """The last line on stderr of a start that ends by itself."""
         done = subprocess.run(
-            self.command(*more), capture_output=True, text=True, timeout=HANG_S, check=False
+            self.command(*more), capture_output=True, text=True, timeout=60, check=False
         )
         assert done.returncode == 1, done.stderr
         return done.stderr.splitlines()[-1]
 
     def fsck(self) -> subprocess.CompletedProcess[str]:
         command = [*BOOKIE, "fsck", str(self.paths["data"]), *self.directories(), "--json"]
-        return subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=False)
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
     @contextmanager
     def running(self, *more: str) -> Iterator[None]:

@@ -174,7 +174,7 @@ async def require_service(
         await client.close()
 
 
-@pytest.mark.timeout(600 + IDLE_LEDGER_COUNT // 500)
+@pytest.mark.timeout(300 + IDLE_LEDGER_COUNT // 500)
 def test_idle_ledgers_cost_little_memory(
     tmp_path: Path, zookeeper: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -204,7 +204,7 @@ def test_idle_ledgers_cost_little_memory(
     assert used_bytes <= IDLE_LEDGER_COUNT * LEDGER_BYTES_MAX, figure
 
 
-@pytest.mark.timeout(600 + SLOW_ROUND_COUNT * 30)
+@pytest.mark.timeout(300 + SLOW_ROUND_COUNT * 30)
 def test_a_slow_disk_costs_refusals_and_not_memory(
     tmp_path: Path, zookeeper: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -164,7 +164,7 @@ def complete_in_bash(folder: Path, data: Path) -> None:
         done = subprocess.run(
             ["bash", "-c", "\n".join(script)],
             env={**os.environ, "PATH": path, "PYTHONPATH": places}, capture_output=True, text=True,
-            timeout=HANG_S, check=True,
+            timeout=120, check=True,
         )  # fmt: skip
         assert done.stderr == ""
         found[:] = done.stdout.split("\n")[:-1]

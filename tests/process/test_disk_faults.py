@@ -22,7 +22,6 @@ from tests.process.disk_faults import (
     injecting,
     reason_to_skip_injecting,
 )
-from tests.process.times import HANG_S
 from tests.requirements import Need, leave_out_if
 
 pytestmark = pytest.mark.process
@@ -141,7 +140,7 @@ def test_system_calls_of_any_thread_fail_or_wait(
     process = subprocess.Popen(
         injecting(command, "fdatasync", what, log), stdout=subprocess.PIPE, text=True
     )
-    output, _ = process.communicate(timeout=HANG_S)
+    output, _ = process.communicate(timeout=60)
     lines = output.splitlines()
     if what.startswith("error"):  # how long a sync takes that nobody delays is the disk's affair
         lines = [line.partition(" ")[0] for line in lines]

@@ -104,6 +104,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 @pytest.mark.process
 @pytest.mark.zookeeper
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("side", ["write_url", "read_url"])
 def test_http2_is_as_the_standard_says(
     h2spec: Path, cluster: LocalCluster, side: str, tmp_path: Path

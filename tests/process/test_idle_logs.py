@@ -22,7 +22,7 @@ import pytest
 from duramen.client.rest_client import RestClient
 from duramen.wire.record_batch import encode_batch
 from tests.process.answers import COME_AGAINS_AFTER_A_FAULT_MAX, repeat_safely
-from tests.process.cluster import RUN_S, LocalCluster, run, running_plain_cluster
+from tests.process.cluster import LocalCluster, run, running_plain_cluster
 from tests.process.takeovers import statistics
 from tests.process.times import HANG_S
 from tests.waiting import wait_in_thread
@@ -45,7 +45,7 @@ LOT_COUNT = 500
 COME_AGAINS_MAX = COME_AGAINS_AFTER_A_FAULT_MAX + LOG_COUNT // 10
 """Of thousands of calls, for logs whose owner was killed."""
 
-_TIMEOUT_S = RUN_S + LOG_COUNT // 10
+_TIMEOUT_S = 250 + LOG_COUNT // 10
 _CONFIG = {"roll": {"idle_close": "1s"}}
 
 

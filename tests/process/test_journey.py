@@ -32,7 +32,7 @@ from tests.process.history import read_log
 from tests.process.times import HANG_S
 from tests.waiting import comes_true
 
-pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
+pytestmark = [pytest.mark.process, pytest.mark.zookeeper, pytest.mark.timeout(600)]
 
 LAYOUT = replace(FLAT, size=ClusterSize(bookies=3, sequencers=4, write_proxies=1, read_proxies=1))
 PROXY = "writeproxy-0"

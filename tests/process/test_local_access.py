@@ -30,7 +30,7 @@ def read_token(folder: Path) -> str:
 def command(folder: Path, *words: str) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "duramen.cli.main", *words, "--data", str(folder)],
-        capture_output=True, text=True, timeout=HANG_S, check=False,
+        capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -83,7 +83,7 @@ def run_job(folder: Path, *words: str, is_json: bool = True) -> str:
     """Without an identity of its own it goes by the local cluster's."""
     line = [sys.executable, "-m", "duramen_spark.main", *words, "--data", str(folder)]
     done = subprocess.run(
-        [*line, "--json"] if is_json else line, capture_output=True, text=True, timeout=HANG_S,
+        [*line, "--json"] if is_json else line, capture_output=True, text=True, timeout=120,
         check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -24,7 +24,6 @@ from tests.pauses import look_again_soon
 from tests.process.cluster import LocalCluster, create_log, run
 from tests.process.copies import open_store
 from tests.process.metadata_nodes import change_node
-from tests.process.times import HANG_S
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
 
@@ -116,7 +115,7 @@ async def read_seq_nums(http: httpx.AsyncClient, position: str) -> tuple[list[in
 def read_by_command(cluster: LocalCluster, position: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "duramen.cli.main", "read", "default/positions"]
     command += ["--from", position, "--data", str(cluster.folder)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
 async def check_every_kind(cluster: LocalCluster, firsts: dict[str, int], oldest: int) -> None:

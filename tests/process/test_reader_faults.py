@@ -226,6 +226,7 @@ def test_reads_at_bookies_do_not_grow_with_readers(cluster: LocalCluster) -> Non
     run(scenario())
 
 
+@pytest.mark.timeout(300)
 def test_idle_long_polls_cost_little_memory(cluster: LocalCluster) -> None:
     async def scenario() -> None:
         await create_log(cluster, "idle", {})
@@ -260,6 +261,7 @@ def test_idle_long_polls_cost_little_memory(cluster: LocalCluster) -> None:
 # --- Faults --------------------------------------------------------------------------------------
 
 
+@pytest.mark.timeout(300)
 def test_readers_that_stand_still_slow_nobody_and_hold_little(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
@@ -318,6 +320,7 @@ async def pump(site: Site) -> float:
     return time.monotonic() - begun
 
 
+@pytest.mark.timeout(600)
 def test_a_killed_proxy_costs_no_reader_a_record(cluster: LocalCluster) -> None:
     async def scenario() -> None:
         await create_log(cluster, "killed", {})

@@ -37,7 +37,7 @@ def duramen(cluster: LocalCluster, *words: str) -> tuple[int, Any]:
     """Exit code and JSON of one command."""
     command = [sys.executable, "-m", "duramen.cli.main", *words, "--json"]
     done = subprocess.run(
-        [*command, "--data", str(cluster.folder)], capture_output=True, timeout=HANG_S, check=False
+        [*command, "--data", str(cluster.folder)], capture_output=True, timeout=60, check=False
     )
     return done.returncode, json.loads(done.stdout) if done.stdout else done.stderr.decode()
 

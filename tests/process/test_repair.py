@@ -75,7 +75,7 @@ def copies_of(answer: dict[str, Any], name: str) -> int:
 def command(cluster: LocalCluster, *words: str) -> subprocess.CompletedProcess[str]:
     url = cluster.state()["admin_url"]
     line = [sys.executable, "-m", "duramen.cli.main", *words, "--url", url]
-    return subprocess.run(line, capture_output=True, text=True, check=False, timeout=HANG_S)
+    return subprocess.run(line, capture_output=True, text=True, check=False, timeout=90)
 
 
 async def wait_quiet(cluster: LocalCluster) -> None:

@@ -24,7 +24,7 @@ import pytest
 from duramen.client.rest_client import RestClient
 from duramen.errors import DuramenError
 from tests.pauses import let_pass, look_again_soon
-from tests.process.cluster import RUN_S, LocalCluster, create_log, run, running_plain_cluster
+from tests.process.cluster import LocalCluster, create_log, run, running_plain_cluster
 from tests.process.commands import duramen, run_duramen
 from tests.process.copies import close_segment
 from tests.process.history import NAMESPACE, History, read_log
@@ -166,7 +166,7 @@ async def _segments(cluster: LocalCluster, log: str) -> list[dict[str, Any]]:
         await client.close()
 
 
-@pytest.mark.timeout(RUN_S + 60 + ROLL_COUNT)
+@pytest.mark.timeout(300 + ROLL_COUNT)
 def test_rolls_under_load_lose_double_and_stall_nothing(shared_cluster: LocalCluster) -> None:
     cluster = shared_cluster
 
@@ -187,7 +187,7 @@ def test_rolls_under_load_lose_double_and_stall_nothing(shared_cluster: LocalClu
         segment_count = sum([len(await _segments(cluster, log)) for log in logs])
         assert segment_count >= ROLL_COUNT
 
-    run(scenario(), timeout_s=RUN_S + ROLL_COUNT)
+    run(scenario(), timeout_s=250 + ROLL_COUNT)
 
 
 def test_a_changed_configuration_is_in_force_after_a_roll_of_its_own(tmp_path: Path) -> None:
@@ -259,7 +259,7 @@ def test_a_log_that_commits_by_control_entries_is_read_whole(shared_cluster: Loc
 
 
 @pytest.mark.quiet
-@pytest.mark.timeout(RUN_S + 60 + OUTAGE_S)
+@pytest.mark.timeout(300 + OUTAGE_S)
 def test_with_rolling_suspended_a_log_goes_on_without_zookeeper(tmp_path: Path) -> None:
     """Appends, and who waits for them: both need nothing that ZooKeeper has to say."""
     flags = ("--bookies", "4", "--no-restart")
@@ -309,7 +309,7 @@ def test_with_rolling_suspended_a_log_goes_on_without_zookeeper(tmp_path: Path) 
                     while len(await _wait_segments(cluster, "maintained")) == segment["epoch"]:
                         await look_again_soon()
 
-        run(scenario(), timeout_s=RUN_S + OUTAGE_S)
+        run(scenario(), timeout_s=250 + OUTAGE_S)
 
 
 async def _maintenance(cluster: LocalCluster, state: str) -> dict[str, Any]:

@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
 def verify(cluster: LocalCluster) -> tuple[int, dict[str, Any]]:
     command = [sys.executable, "-m", "duramen.cli.main", "verify", "default/checked", "--json"]
     command += ["--data", str(cluster.folder)]
-    done = subprocess.run(command, capture_output=True, timeout=HANG_S, check=False)
+    done = subprocess.run(command, capture_output=True, timeout=90, check=False)
     assert done.stdout, done.stderr
     return done.returncode, json.loads(done.stdout)
 

@@ -19,7 +19,6 @@ from duramen.ids import LogId
 from tests.process.cluster import LocalCluster, run
 from tests.process.copies import close_segment
 from tests.process.history import History, read_log
-from tests.process.times import HANG_S
 
 MOVE = {"tiering": {"policy": "move", "keep_hot": "0s"}, "retention": {"age": None}}
 
@@ -27,7 +26,7 @@ MOVE = {"tiering": {"policy": "move", "keep_hot": "0s"}, "retention": {"age": No
 def command(cluster: LocalCluster, *words: str) -> tuple[int, dict[str, Any]]:
     """Exit code and JSON answer of a command."""
     whole = [sys.executable, "-m", *words, "--data", str(cluster.folder), "--json"]
-    done = subprocess.run(whole, capture_output=True, timeout=HANG_S, check=False)
+    done = subprocess.run(whole, capture_output=True, timeout=120, check=False)
     assert done.stdout, done.stderr.decode()
     return done.returncode, json.loads(done.stdout)
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from typing import Final
 
-HANG_S: Final = 480.0
+HANG_S: Final = 240.0
 """A hang bound: whatever is waited for has either come long before, on any machine, or never will.
-It is no promise, and no test may read it as one."""
+It is no promise, and no test may read it as one. It is less than five minutes, after which a grant
+is over and what was remembered is asked for anew: what came by that alone has not come."""
 
 SILENCE_S: Final = 1.0
 """Without ZooKeeper appends go on as before: nobody waits for it, and there is an acknowledgement

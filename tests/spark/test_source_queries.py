@@ -301,7 +301,7 @@ def test_holes_are_rows_of_a_table_and_of_a_stream(site: Site, kind: str, tmp_pa
         await fill_with_holes(world, kind)
         await asyncio.to_thread(query, str(world.http.base_url))
 
-    readproxy_world.run(scenario)
+    readproxy_world.run(scenario, within_s=HANG_S)
 
 
 def test_what_cannot_be_read_is_refused_by_its_name(site: Site) -> None:

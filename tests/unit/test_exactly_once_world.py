@@ -26,7 +26,7 @@ SEED_COUNT = sized(fast=8, gate=16, night=400)
 MUTANT_SEED_COUNT = 40
 
 
-@pytest.mark.timeout(max(600, SEED_COUNT))
+@pytest.mark.timeout(max(300, SEED_COUNT))
 @pytest.mark.parametrize(
     ("snapshot_entry_count", "copysets"), [(5, "striped"), (4_000, "striped"), (5, "mixed")]
 )

@@ -551,7 +551,7 @@ ANSWERS_SEEN = (
 )  # fmt: skip
 
 
-@pytest.mark.timeout(max(600, SEED_COUNT // 2))
+@pytest.mark.timeout(max(300, SEED_COUNT // 2))
 def test_sweep_nothing_acknowledged_is_lost_doubled_or_moved() -> None:
     counts: Counter[str] = Counter()
     for seed in range(FIRST_SEED, FIRST_SEED + SEED_COUNT):

@@ -193,7 +193,7 @@ def spots_of(case: Case, ensemble: tuple[Member, ...]) -> tuple[Spot, ...]:
 # --- Checks --------------------------------------------------------------------------------------
 
 
-@pytest.mark.timeout(max(600, SAMPLE_COUNT // 5))
+@pytest.mark.timeout(max(300, SAMPLE_COUNT // 5))
 def test_r20_what_is_chosen_is_good_and_what_is_refused_is_impossible() -> None:
     rng = random.Random(1)
     chosen = refused = given_up = 0

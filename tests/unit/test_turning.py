@@ -27,7 +27,6 @@ from duramen.runtime.turning.addresses import list_urls
 from duramen.runtime.turning.fitting import FitCheck
 from duramen.runtime.turning.tally import ROW_COUNT_MAX, RefusalTally, WouldBeRefused
 from duramen.wire.metadata_json import encode_node
-from tests.process.times import HANG_S
 from tests.unit.callers import BUNDLE, RECEIVER, hold
 from tests.unit.identities import DOMAIN, NOW
 from tests.waiting import wait_for
@@ -234,7 +233,7 @@ def test_who_was_killed_is_waited_for_until_its_session_ends(
         await wait_for(lambda: waiting.done() or "waiting for n-1 to go" in caplog.text)
         assert not waiting.done()
         await started.other.delete(path, version=0)
-        async with asyncio.timeout(HANG_S):
+        async with asyncio.timeout(10):
             await waiting
 
     asyncio.run(scenario())

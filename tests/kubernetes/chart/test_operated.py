@@ -55,7 +55,7 @@ class Release(Objects):
             [*command, "--namespace", self.namespace],
             env={**os.environ, "KUBECONFIG": str(self.write_kubeconfig("hooks"))},
             check=True,
-            timeout=HANG_S,
+            timeout=240,
         )
         flags = ("--wait", "--timeout=240s")
         self.cluster.helm("uninstall", RELEASE, "-n", self.namespace, *flags, timeout_s=300)

@@ -26,7 +26,7 @@ from tests.kubernetes.cluster.api_server import ApiServer
 from tests.process.times import HANG_S
 from tests.waiting import wait_in_thread
 
-COMMAND_S = HANG_S
+COMMAND_S = 120.0
 
 
 @dataclass(frozen=True)

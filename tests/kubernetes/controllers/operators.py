@@ -156,7 +156,7 @@ def run_release(cluster: ClusterHandle, namespace: str) -> None:
     """The command of the chart's hook before an uninstall."""
     command = [sys.executable, "-m", "duramen_operator.main", "release", "--namespace", namespace]
     done = subprocess.run(
-        command, env=cluster.environment, capture_output=True, text=True, check=False, timeout=END_S
+        command, env=cluster.environment, capture_output=True, text=True, check=False, timeout=180
     )
     assert done.returncode == 0, done.stderr
 

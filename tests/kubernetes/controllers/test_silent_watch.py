@@ -28,7 +28,7 @@ from tests.kubernetes.controllers.operators import (
 )
 from tests.process.times import HANG_S
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.timeout(400), pytest.mark.long]
 
 NOTICED_S: Final = GRACE_S + HANG_S
 

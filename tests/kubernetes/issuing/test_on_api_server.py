@@ -45,7 +45,7 @@ from tests.kubernetes.controllers.operators import (
     running_operator,
 )
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.timeout(600), pytest.mark.long]
 
 SPEC: Final = {"security": "on", "tls": {"issuer": "operator"}}
 DAY: Final = dt.timedelta(days=1)

@@ -108,7 +108,7 @@ def ask_for_token(api: ClusterHandle, namespace: str, cluster: str) -> str:
     where = {**api.environment, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(
         [*command, "-n", namespace, "--cluster", cluster],
-        env=where, capture_output=True, text=True, check=True, timeout=HANG_S,
+        env=where, capture_output=True, text=True, check=True, timeout=60,
     )  # fmt: skip
     return done.stdout.strip()
 

@@ -38,7 +38,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 def run(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
     command = [sys.executable, "-m", "kubectl_duramen.main", *arguments]
-    return subprocess.run(command, input=stdin, capture_output=True, check=False, timeout=HANG_S)
+    return subprocess.run(command, input=stdin, capture_output=True, check=False, timeout=60)
 
 
 def test_lines_go_in_and_come_back(

@@ -21,7 +21,6 @@ from duramen_operator.resources.definitions import define_all
 from tests.kubernetes.cluster.handle import ClusterHandle
 from tests.kubernetes.kubectl import things
 from tests.kubernetes.resources.texts import read_texts
-from tests.process.times import HANG_S
 
 DEFINED_S = "--timeout=120s"
 RULES: list[dict[str, Any]] = [
@@ -58,7 +57,7 @@ def run(
     command = [sys.executable, "-m", "kubectl_duramen.main", *arguments]
     where = {**api.environment, "PYTHONPATH": os.pathsep.join(sys.path), **environment}
     return subprocess.run(
-        command, env=where, capture_output=True, text=True, check=False, timeout=HANG_S
+        command, env=where, capture_output=True, text=True, check=False, timeout=60
     )
 
 

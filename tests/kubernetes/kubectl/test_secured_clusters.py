@@ -27,7 +27,6 @@ from tests.component.asking_proxy import AskingProxy, asking_proxy
 from tests.component.issuing_world import IssuingWorld
 from tests.kubernetes.kubectl import things
 from tests.kubernetes.kubectl.fake_kubectl import plant
-from tests.process.times import HANG_S
 from tests.unit.identities import DOMAIN
 
 LEASE: Final = "/apis/coordination.k8s.io/v1/namespaces/shop/leases/duramen-operator"
@@ -45,7 +44,7 @@ def secured(*conditions: Any) -> dict[str, Any]:
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "kubectl_duramen.main", *arguments]
     return subprocess.run(
-        command, input="a line\n", capture_output=True, text=True, check=False, timeout=HANG_S,
+        command, input="a line\n", capture_output=True, text=True, check=False, timeout=60,
         env=os.environ | environment,
     )  # fmt: skip
 

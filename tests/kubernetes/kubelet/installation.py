@@ -22,12 +22,11 @@ import yaml
 
 from tests.kubernetes.chart.rendering import OPEN
 from tests.kubernetes.cluster.inside import RealCluster
-from tests.process.times import HANG_S
 
 ROOT = Path(__file__).parents[3]
 CHART = ROOT / "charts" / "duramen"
 RELEASE = "main"
-READY_S = int(HANG_S)
+READY_S = 240
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 SERVICES = ("sequencer", "writeproxy", "readproxy", "bookie")
 LAST_LINES_COUNT = 60
@@ -43,7 +42,7 @@ class Installation:
     seconds: dict[str, float] = field(default_factory=dict)
     """What took how long."""
 
-    def kubectl(self, *arguments: str, timeout_s: float = HANG_S, check: bool = True) -> str:
+    def kubectl(self, *arguments: str, timeout_s: float = 60, check: bool = True) -> str:
         """What kubectl prints, in the namespace."""
         where = f"--namespace={self.namespace}"
         return self.kubelet.kubectl(where, *arguments, timeout_s=timeout_s, check=check).stdout
@@ -66,7 +65,7 @@ class Installation:
         command = [sys.executable, "-m", "kubectl_duramen.main", *arguments, "-n", self.namespace]
         path = os.pathsep.join(os.path.abspath(place) for place in sys.path if place)
         return subprocess.run(
-            command, input=stdin, capture_output=True, text=True, check=False, timeout=HANG_S,
+            command, input=stdin, capture_output=True, text=True, check=False, timeout=120,
             env={**self.kubelet.environment, "PYTHONPATH": path},
         )  # fmt: skip
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.kubernetes.cluster.inside import RealCluster
 from tests.kubernetes.kubelet.installation import ROOT
 from tests.kubernetes.kubelet.typed_pages import PAGES, cleaned, name_test_image, type_commands
@@ -15,6 +17,7 @@ from tests.process.pages import check_shown, read_page
 PAGE = PAGES / "quickstart.md"
 
 
+@pytest.mark.timeout(600)  # pods start slowly where there is other work
 def test_the_page_does_what_it_says(kubelet: RealCluster, tmp_path: Path) -> None:
     page = read_page(name_test_image(PAGE.read_text(encoding="utf-8")))
     with cleaned(kubelet):
