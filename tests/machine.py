@@ -1,8 +1,8 @@
 """Quiet tests have the machine for themselves, whichever run on it they belong to.
 
-`tests.scheduling` keeps the workers of one run apart. CI tests on Kubernetes beside `make test`,
-and people test in several checkouts: so each process that runs tests holds a lock in the user's
-cache folder, a shared one, and for tests that are marked `quiet` the whole. It waits for that
+`tests.scheduling` keeps the workers of one run apart. People test in several checkouts, and on
+Kubernetes beside `make test`: so each process that runs tests holds a lock in the user's cache
+folder, a shared one, and for tests that are marked `quiet` the whole. It waits for that
 outside of any test's time-out. Such a process picks free ports of its own too (`tests/ports.py`).
 Loaded by `tests/conftest.py`.
 """

@@ -199,12 +199,13 @@ def play_seeds(
     """Play seeds, `jobs` at once; results come in the order of the seeds.
 
     Each has a process of its own, forked where the simulator is loaded already: what a run leaves
-    (20 MiB in cycles) ends with it, and nothing has to look for it.
+    (20 MiB in cycles) ends with it, and nothing has to look for it. It is in a session of its own:
+    Linux shares processors out by session, and it is to take no more than one server of a test.
     """
     play = partial(play_uncollected, duration_us=duration_us, copysets=copysets)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["__main__", "tests.sim.run"])
-    with context.Pool(jobs, maxtasksperchild=1) as pool:
+    with context.Pool(jobs, initializer=os.setsid, maxtasksperchild=1) as pool:
         yield from pool.imap(play, seeds, chunksize=1)
 
 

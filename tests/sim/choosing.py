@@ -1,7 +1,7 @@
 """Which seeds the gate plays: the first few of a long sweep, and those that meet what is rare.
 
-A sweep of a hundred seeds meets by its length what happens in one of twenty. Half as many seeds
-meet it too, if they are chosen for it: `python -m tests.sim --seeds 130 --choose 36` plays the long
+A sweep of a hundred seeds meets by its length what happens in one of twenty. A fifth of the seeds
+meets it too, if they are chosen for it: `python -m tests.sim --seeds 130 --choose 4` plays the long
 sweep and says which. Called by `__main__`; `test_sim` plays what was chosen.
 
 Not here: what has to be met (`__main__`). Documented in docs/testing.md "A run".
