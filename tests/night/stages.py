@@ -92,8 +92,12 @@ KNOBS: Final[tuple[Knobs, ...]] = (
 )
 """Every size knob of docs/testing.md, turned up; the last has the bounds of process tests."""
 
-KUBERNETES: Final = ("api", "kubelet")
-"""What `python -m tests.kubernetes --only` takes, each with its tests of the night."""
+KUBERNETES: Final = (
+    ("tests.kubernetes", "--only", "api"),
+    ("tests.kubernetes.deaths", "--period", "7"),
+    ("tests.kubernetes", "--only", "kubelet"),
+)
+"""Each with its tests of the night."""
 
 
 def play_kept_seeds(memory: Memory, until_s: float) -> Finding:
@@ -209,11 +213,11 @@ def play_sizes(memory: Memory, until_s: float) -> Finding:
 
 
 def play_kubernetes(memory: Memory, until_s: float) -> Finding:
-    """The tests on a real Kubernetes with those of the night: one part, then the other, in turn."""
+    """The tests on a real Kubernetes with those of the night: one part after the other, in turn."""
     finding, played = Finding(), 0
     for index in memory.turn("kubernetes", len(KUBERNETES)):
-        part = KUBERNETES[index]
-        call = ["-m", "tests.kubernetes", "--only", part]
+        call = ["-m", *KUBERNETES[index]]
+        part = " ".join(call)
         outcome = run_command(call, until_s, {"DURAMEN_TIER": "night"})
         if outcome.is_cut:
             finding.lines.append(f"{part}: cut off after {outcome.took_s / 60:.0f} minutes")

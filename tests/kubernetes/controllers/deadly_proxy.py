@@ -49,6 +49,8 @@ class Aim:
     strike: Callable[[], None]
     among: tuple[str, ...] = ("",)
     """Only requests of whose path one of these is a part."""
+    beside: tuple[str, ...] = ()
+    """Not those of whose path one of these is a part."""
 
 
 class DeadlyProxy:
@@ -152,6 +154,8 @@ class DeadlyProxy:
             if aim is None or (aim.is_writes_only and request.method == "GET"):
                 return None
             if not any(part in request.path for part in aim.among):
+                return None
+            if any(part in request.path for part in aim.beside):
                 return None
             self._count += 1
             if self._count < aim.number:

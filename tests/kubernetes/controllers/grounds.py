@@ -11,13 +11,12 @@ from typing import Any
 
 from tests.kubernetes.cluster.handle import ClusterHandle
 from tests.kubernetes.controllers.admin_twin import AdminTwin, running_twin
+from tests.kubernetes.controllers.mortals import operated
 from tests.kubernetes.controllers.operators import (
     RESYNC_S,
     SETTLE_S,
     Objects,
-    OperatorProcess,
     install_definitions,
-    running_operator,
     wait_for_objects,
 )
 
@@ -72,7 +71,9 @@ class Ground(Objects):
 def ground(cluster: ClusterHandle, *, resync_s: float = RESYNC_S) -> Iterator[Ground]:
     """A fresh namespace with an operator."""
     install_definitions(cluster)
-    with cluster.namespace(**RESTRICTED) as namespace, running_twin() as twin:
-        operator = OperatorProcess(cluster.kubeconfig, namespace, twin.url, resync_s=resync_s)
-        with running_operator(operator):
-            yield Ground(cluster, namespace, twin)
+    with (
+        cluster.namespace(**RESTRICTED) as namespace,
+        running_twin() as twin,
+        operated(cluster, namespace, twin.url, resync_s=resync_s),
+    ):
+        yield Ground(cluster, namespace, twin)

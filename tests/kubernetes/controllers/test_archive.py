@@ -16,12 +16,11 @@ import pytest
 from duramen_operator.plan.archive.manifests import PROGRAM
 from tests.kubernetes.cluster.handle import ClusterHandle
 from tests.kubernetes.controllers.admin_twin import AdminTwin, running_twin
+from tests.kubernetes.controllers.mortals import operated
 from tests.kubernetes.controllers.operators import (
     SETTLE_S,
     Objects,
-    OperatorProcess,
     install_definitions,
-    running_operator,
     wait_for_objects,
 )
 
@@ -59,17 +58,16 @@ def twin() -> Iterator[AdminTwin]:
 @pytest.fixture(scope="module")
 def objects(kwok_cluster: ClusterHandle, twin: AdminTwin) -> Iterator[Objects]:
     install_definitions(kwok_cluster)
-    with kwok_cluster.namespace(**RESTRICTED) as namespace:
-        operator = OperatorProcess(kwok_cluster.kubeconfig, namespace, twin.url)
-        with running_operator(operator):
-            found = Objects(kwok_cluster, namespace)
-            store = {"url": "s3://bucket/archive", "secretName": "keys"}
-            found.apply(
-                "LogCluster",
-                "main",
-                {"security": "none", "acceptAnybody": True, "coldStore": store},
-            )
-            yield found
+    with (
+        kwok_cluster.namespace(**RESTRICTED) as namespace,
+        operated(kwok_cluster, namespace, twin.url),
+    ):
+        found = Objects(kwok_cluster, namespace)
+        store = {"url": "s3://bucket/archive", "secretName": "keys"}
+        found.apply(
+            "LogCluster", "main", {"security": "none", "acceptAnybody": True, "coldStore": store}
+        )
+        yield found
 
 
 def apply_policy(objects: Objects, name: str, logs: str, **spec: Any) -> None:

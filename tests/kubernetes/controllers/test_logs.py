@@ -13,12 +13,11 @@ import pytest
 
 from tests.kubernetes.cluster.handle import ClusterHandle
 from tests.kubernetes.controllers.admin_twin import AdminTwin, running_twin
+from tests.kubernetes.controllers.mortals import operated
 from tests.kubernetes.controllers.operators import (
     SETTLE_S,
     Objects,
-    OperatorProcess,
     install_definitions,
-    running_operator,
     wait_for_objects,
 )
 
@@ -44,14 +43,16 @@ class World(NamedTuple):
 @pytest.fixture(scope="module")
 def world(kwok_cluster: ClusterHandle) -> Iterator[World]:
     install_definitions(kwok_cluster)
-    with kwok_cluster.namespace() as namespace, running_twin() as twin:
-        operator = OperatorProcess(kwok_cluster.kubeconfig, namespace, twin.url)
-        with running_operator(operator):
-            objects = Objects(kwok_cluster, namespace)
-            objects.apply("LogCluster", "main", {"security": "none", "acceptAnybody": True})
-            objects.apply("LogNamespace", "shop", {"clusterName": "main"})
-            objects.wait("LogNamespace", "shop", "True/AsWanted")
-            yield World(objects, twin)
+    with (
+        kwok_cluster.namespace() as namespace,
+        running_twin() as twin,
+        operated(kwok_cluster, namespace, twin.url),
+    ):
+        objects = Objects(kwok_cluster, namespace)
+        objects.apply("LogCluster", "main", {"security": "none", "acceptAnybody": True})
+        objects.apply("LogNamespace", "shop", {"clusterName": "main"})
+        objects.wait("LogNamespace", "shop", "True/AsWanted")
+        yield World(objects, twin)
 
 
 def test_a_log_is_made_changed_and_kept(world: World) -> None:
