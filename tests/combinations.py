@@ -30,7 +30,7 @@ class Combination(NamedTuple):
 
 
 FIRST: Final = Combination("striped", "ordered")
-"""What tests were written for, and run with always."""
+"""What tests were written for."""
 
 OTHERS: Final = (
     Combination("striped", "out_of_order"),

@@ -1,9 +1,9 @@
 """Each process that runs tests picks free ports where no other one on this machine does.
 
 A port is picked some seconds before its process listens. Of two that pick in one range at the same
-moment, one finds its port taken now and then. Workers of one run are not the only ones: CI tests on
-Kubernetes beside `make test`, and people test in several checkouts. So the range is divided, and
-each process holds the lock of one share, in the user's cache folder, until it ends. Called by
+moment, one finds its port taken now and then. Workers of one run are not the only ones: people test
+in several checkouts, and on Kubernetes beside `make test`. So the range is divided, and each
+process holds the lock of one share, in the user's cache folder, until it ends. Called by
 `tests/machine.py` before the first test, and by who starts a Kubernetes or chaos by hand.
 """
 

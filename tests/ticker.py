@@ -126,8 +126,15 @@ def ticking(folder: Path) -> Iterator[tuple[Ticker, int]]:
     """The same, with the control's process id."""
     file = folder / f"control-{os.getpid()}"
     command = [sys.executable, "-IS", __file__, str(file)]
+    # In a session of its own, as each server is: Linux shares processors out by session, and
+    # pytest's may weigh more.
     control = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        bufsize=1,
+        start_new_session=True,
     )
     assert control.stdin is not None and control.stdout is not None
     ticker = Ticker()

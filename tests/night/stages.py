@@ -92,12 +92,15 @@ KNOBS: Final[tuple[Knobs, ...]] = (
 )
 """Every size knob of docs/testing.md, turned up; the last has the bounds of process tests."""
 
-KUBERNETES: Final = (
-    ("tests.kubernetes", "--only", "api"),
-    ("tests.kubernetes.deaths", "--period", "7"),
-    ("tests.kubernetes", "--only", "kubelet"),
+_DEATHS: Final = tuple(
+    ("tests.kubernetes.deaths", "--period", "5", "--first", str(first), "--moment", moment)
+    for moment in ("before", "after")
+    for first in range(1, 6)
 )
-"""Each with its tests of the night."""
+KUBERNETES: Final = (
+    ("tests.kubernetes", "--only", "api"), ("tests.kubernetes", "--only", "kubelet"), *_DEATHS,
+)  # fmt: skip
+"""Each with its tests of the night; operators die in one run at a time, which takes minutes."""
 
 
 def play_kept_seeds(memory: Memory, until_s: float) -> Finding:
@@ -219,12 +222,12 @@ def play_kubernetes(memory: Memory, until_s: float) -> Finding:
         call = ["-m", *KUBERNETES[index]]
         part = " ".join(call)
         outcome = run_command(call, until_s, {"DURAMEN_TIER": "night"})
+        if outcome.has_failed or re.search(r"^FAILED ", outcome.output, re.MULTILINE):
+            finding.blame(f"DURAMEN_TIER=night python {part}", outcome)
         if outcome.is_cut:
             finding.lines.append(f"{part}: cut off after {outcome.took_s / 60:.0f} minutes")
             break
         finding.lines += outcome.output.strip().splitlines()[-1:]
-        if outcome.has_failed:
-            finding.blame(f"DURAMEN_TIER=night python {' '.join(call)}", outcome)
         played += 1
     memory.advance("kubernetes", max(played, 1))
     return finding

@@ -116,7 +116,7 @@ def test_a_full_disk_costs_new_entries_and_nothing_else(
         Volume(tmp_path / "volume", SMALL_DISK_BYTES) as volume,
         BookieProcess(tmp_path, volume.path / "data", zookeeper, *JOURNAL_FILES) as bookie,
     ):
-        run(main(bookie, volume), HANG_S)
+        run(main(bookie, volume), 2 * HANG_S)
     with capsys.disabled():
         print(f"\nfull disk: {len(load.promises.kept):,} entries are there")
 

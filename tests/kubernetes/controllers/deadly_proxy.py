@@ -5,7 +5,7 @@ passing it on, or after the API server did it and before anybody hears of that: 
 crash. Counting starts anew with `arm`. Watches can be made silent: their connections stay open, and
 nothing comes. What else goes wrong is rolled by `api_faults`.
 
-Used by test_restarts, test_silent_watch and the tests of the issuer. Source: ADR 0020.
+Used by mortals and by tests that disturb what an operator asks. Source: ADR 0020.
 """
 
 from __future__ import annotations
