@@ -81,10 +81,13 @@ def test_the_status_tells_counts_places_and_endpoints(here: Ground) -> None:
     assert status["endpoints"]["write"] == f"http://main-writeproxy.{here.namespace}.svc:7301"
     assert here.condition("LogCluster", "main", "PlacementSatisfied") == "True/AsDeclared"
     assert here.condition("LogCluster", "main", "Secure") == "False/NoSecurity"
-    scaled = here.cluster.kubectl(
-        "get", "bks", "main", "-n", here.namespace, "-o", "jsonpath={.status.readyReplicas}"
+    command = ("get", "bks", "main", "-n", here.namespace, "-o", "jsonpath={.status.readyReplicas}")
+    # Another object's status, which a pass writes after the cluster's.
+    wait_for_objects(
+        lambda: here.cluster.kubectl(*command).stdout == "3",
+        SETTLE_S,
+        "three bookies that are ready",
     )
-    assert scaled.stdout == "3"
     assert {b["metadata"]["name"] for b in here.list("Bookie")} == {
         p["metadata"]["name"] for p in here.pods()
     }
