@@ -22,10 +22,12 @@ class FailureTeller:
 
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Tell the test, and the end of what it said."""
+        """Tell the test, the end of its traceback, and the end of what it printed."""
         if report.failed:
             self._terminal.write_line(f"\nFAILED in {report.when}: {report.nodeid}")
-            self._terminal.write_line(report.longreprtext[-_TOLD_MAX:])
+            for text in (report.longreprtext, report.capstdout):
+                if text:
+                    self._terminal.write_line(text[-_TOLD_MAX:])
 
 
 @pytest.hookimpl(trylast=True)
