@@ -122,6 +122,22 @@ def test_while_it_is_silent_they_count_and_their_objects_go_once_it_answers() ->
     check_rest(world, view)
 
 
+def test_those_that_share_a_statefulset_have_no_gaps() -> None:
+    """The object of one in the middle was deleted by hand: the last one is not kept instead of it,
+    since a StatefulSet of four has no fifth pod."""
+    world = make_rested()
+    view = see(*name_all(world))
+    do(world, view)
+    scale(world, "bookies", 5)
+    world.settle()
+    del world.objects[Ref(API_VERSION, "Bookie", "bookies-3")]
+    world.change("BookieSet", "bookies", replicas=4)
+    do(world, view)
+    assert sizes(world) == {"bookies": 4}
+    assert world.names("Bookie") == [f"bookies-{index}" for index in range(4)]
+    check_rest(world, view)
+
+
 def test_who_registered_stays_and_so_does_everybody_below() -> None:
     world = make_rested()
     scale(world, "bookies", 7)

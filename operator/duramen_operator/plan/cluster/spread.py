@@ -48,6 +48,10 @@ class DomainShare:
     stranger_indexes: tuple[int, ...] = ()
     """Numbers of disks or objects that are of no bookie."""
 
+    def __post_init__(self) -> None:
+        is_whole = self.indexes == tuple(range(len(self.indexes)))
+        assert self.is_apart or is_whole, "a number is a place in the StatefulSet that is shared"
+
     @property
     def count(self) -> int:
         """How many bookies it has."""
@@ -288,7 +292,9 @@ def _judge_known(
         ]
         left = [index for index in left if lone[index]] or left
         fullest = max(left, key=lambda index: (staying[index], index))
-        bookies[fullest].discard(max(lone[fullest] or doubtful[fullest]))
+        # Those that share a StatefulSet have no gaps: what is sure is closed, so its last one goes.
+        choice = lone[fullest] if evidence.is_apart else set[int]()
+        bookies[fullest].discard(max(choice or doubtful[fullest]))
         staying[fullest] -= 1
     return bookies
 
