@@ -2,15 +2,15 @@
 
 A StatefulSet keeps its claim templates for ever, and the API server refuses a manifest in which
 they read otherwise, whatever else it is about. So what exists is sent as it exists, and a wish for
-something else is told as refused. Called by `zookeeper` and `bookies`. Pure.
+something else is told as refused. Called by `zookeeper`, `bookies` and `bookie_status`. Pure.
 Source: docs/kubernetes/one-hand.md 23.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from duramen_operator.plan.manifests import covers
-from duramen_operator.plan.observed import Json, KubeObject
+from duramen_operator.plan.observed import Json, KubeObject, Observed
 from duramen_operator.resources.part import StorageSpec
 
 _FIELD: Final = "volumeClaimTemplates"
@@ -52,6 +52,18 @@ def describe_change(found: KubeObject, name: str, wanted: StorageSpec, field: st
     own_class, wanted_class = there.get("storageClassName"), wanted.storage_class_name
     if wanted_class is not None and wanted_class != own_class:
         yield f"{field}.storageClassName stays {own_class}, not {wanted_class}"
+
+
+def are_owned(observed: Observed, workload: KubeObject, pods: Iterable[str]) -> bool:
+    """Whether the claims of these pods belong to their StatefulSet, and so may go with it.
+
+    Its controller makes it their owner some time after the policy was applied. Where it is deleted
+    before that, the claims stay.
+    """
+    templates = [template["metadata"]["name"] for template in workload.spec.get(_FIELD) or ()]
+    names = (f"{template}-{pod}" for template in templates for pod in pods)
+    found = (observed.find("PersistentVolumeClaim", name) for name in names)
+    return all(claim is None or workload.uid in claim.owner_uids for claim in found)
 
 
 def _keep(template: Json) -> Json:

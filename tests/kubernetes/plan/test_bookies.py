@@ -119,6 +119,20 @@ def test_claims_go_with_their_set_by_a_word_about_this_very_set_alone(consent: s
     assert found["persistentVolumeClaimRetentionPolicy"]["whenScaled"] == "Retain"
 
 
+def test_that_claims_go_is_told_once_their_statefulset_owns_them() -> None:
+    """Whoever deleted the set before Kubernetes knew the policy kept the claims."""
+    world = make_world(claims="Delete")
+    item = world.find("BookieSet", "bookies")
+    item["metadata"]["annotations"] = {CONSENT_ANNOTATION: item["metadata"]["uid"]}
+    world.settle()
+    found = world.find("StatefulSet", "bookies-r0-r0-k0")["spec"]
+    assert found["persistentVolumeClaimRetentionPolicy"]["whenDeleted"] == "Delete"
+    assert "its claims go" not in read_progress(world)[1]
+    world.run_controllers()
+    world.settle()
+    assert "its claims go" in read_progress(world)[1]
+
+
 @pytest.mark.parametrize("wanted", [0, 1, 4])
 def test_fewer_bookies_are_told_and_nothing_is_done_while_nobody_answers(wanted: int) -> None:
     world = make_world(replicas=5)

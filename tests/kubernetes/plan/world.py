@@ -256,7 +256,12 @@ class World:
         for claim in owner["spec"].get("volumeClaimTemplates", ()):
             claim_name = f"{claim['metadata']['name']}-{name}"
             metadata = {"name": claim_name, "labels": claim["metadata"]["labels"]}
-            self._add_once("PersistentVolumeClaim", metadata, claim["spec"])
+            made = self._add_once("PersistentVolumeClaim", metadata, claim["spec"])
+            fate = owner["spec"].get("persistentVolumeClaimRetentionPolicy", {})
+            owners = (
+                [{"uid": owner["metadata"]["uid"]}] if fate.get("whenDeleted") == "Delete" else []
+            )
+            made["metadata"]["ownerReferences"] = owners
         labels = {**template["metadata"]["labels"], "controller-revision-hash": revision}
         pod = self._add_once("Pod", {"name": name, "labels": labels}, _plain(template["spec"]))
         pod["spec"].setdefault("nodeName", f"node-of-{name}")

@@ -9,6 +9,7 @@ from typing import Any
 
 from duramen.config import FlexibleReplication, Replication
 from duramen_operator.names import BOOKIE, BOOKIE_SET_LABEL, make_selector
+from duramen_operator.plan.claims import are_owned
 from duramen_operator.plan.cluster.bookies import (
     SetFrame,
     find_refusals,
@@ -223,9 +224,19 @@ def _judge_progress(own: SetFrame, impossible: Sequence[str], ready: int, wanted
         return Said(PROGRESSING, "True", "Restarting", message)
     if ready < wanted:
         return Said(PROGRESSING, "True", "BookiesStart", f"{wanted - ready} bookies are starting")
-    claims = "; when this is deleted its claims go" if is_consented(own) else ""
+    claims = "; when this is deleted its claims go" if _do_claims_go(own) else ""
     may_go = "; it may be deleted with its copies" if is_abandoned(own.bookie_set) else ""
     return Said(PROGRESSING, "False", "Settled", f"nothing is left to be done{may_go}{claims}")
+
+
+def _do_claims_go(own: SetFrame) -> bool:
+    """Whether Kubernetes deletes the claims with the set by now: told earlier, it might not."""
+    groups = (group for share in own.shares for group in share.groups)
+    sets = ((own.frame.observed.find("StatefulSet", one.name), one.bookies) for one in groups)
+    return is_consented(own) and all(
+        found is not None and are_owned(own.frame.observed, found, bookies)
+        for found, bookies in sets
+    )
 
 
 def _find_refused_step(own: SetFrame) -> str:
