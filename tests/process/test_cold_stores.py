@@ -1,7 +1,8 @@
 """A log in a bucket and in HDFS: archived there, released, read by a proxy, verified. Real servers.
 
 What a folder shows in every detail (tests/process/test_cold_reads.py), the other stores show whole.
-The port's own contract is in tests/contract. Source: docs/cold-store.md.
+The port's own contract is in tests/contract, for HDFS as well; all of this with HDFS is played at
+night. Source: docs/cold-store.md.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(params=["s3", "hdfs"])
+@pytest.fixture(params=["s3", pytest.param("hdfs", marks=pytest.mark.night)])
 def store_url(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[str]:

@@ -4,7 +4,8 @@ Writers with producers and readers of the chaos harness work through the two ser
 node that stays. Their histories go before the judge of the chaos runs, with a complete read made
 when all is over. The node does not come back, nor do its bookie's data, and the operator was on it:
 another one says what happened. There are four bookies then, as a new segment of three copies
-needs three: the node may have had a log's sequencer too.
+needs three: the node may have had a log's sequencer too. The gate drains nodes; the rest is of
+the night.
 """
 
 from __future__ import annotations
@@ -128,6 +129,7 @@ async def _resize(release: Installation, options: LoadOptions) -> None:
     await judge_load(release, options)
 
 
+@pytest.mark.night
 @pytest.mark.timeout(900)  # every wait to its bound would take longer than any test may
 def test_nothing_acknowledged_is_lost(release: Installation, tmp_path: Path) -> None:
     scale_bookies(release, BOOKIES_COUNT)
