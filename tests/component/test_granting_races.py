@@ -27,7 +27,7 @@ from duramen_sequencer.repair.disruption.granting import Granting
 from duramen_sequencer.repair.disruption.questions import parse_question
 from tests.tiers import sized
 
-SEEDS = sized(fast=20, gate=100, night=3_000)
+SEEDS = sized(fast=20, gate=50, night=3_000)
 DRIFTS = (0.999, 1.0, 1.001)
 
 

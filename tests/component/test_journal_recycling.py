@@ -216,7 +216,7 @@ def test_without_its_sidecar_a_torn_commit_counts_as_damaged() -> None:
     assert again.numbers == set(range(7)) and len(again.result.damages) == 1
 
 
-@pytest.mark.parametrize("seed", range(sized(fast=10, gate=60, night=600)))
+@pytest.mark.parametrize("seed", range(sized(fast=10, gate=30, night=600)))
 def test_one_damaged_range_in_recycled_files_is_never_silent(seed: int) -> None:
     rng = random.Random(seed)
     disk = MemoryDisk()

@@ -150,7 +150,7 @@ def test_two_of_three_bookies_killed_waits_fails_clearly_and_goes_on(tmp_path: P
         run(scenario())
 
 
-@pytest.mark.parametrize("sequencers", [1, 2])
+@pytest.mark.parametrize("sequencers", [pytest.param(1, marks=pytest.mark.night), 2])
 def test_sequencer_killed_in_mid_run(tmp_path: Path, sequencers: int) -> None:
     flags = ["--sequencers", str(sequencers)]
     if sequencers == 2:

@@ -213,7 +213,11 @@ def test_of_two_runs_at_once_one_wins(world: World, tmp_path: Path, is_loser_kil
 
 @pytest.mark.parametrize(
     ("point", "is_driver", "tries"),
-    [("part committed", False, 2), ("part growing", False, 1), ("tasks done", True, 1)],
+    [
+        pytest.param("part committed", False, 2, marks=pytest.mark.night),
+        pytest.param("part growing", False, 1, marks=pytest.mark.night),
+        ("tasks done", True, 1),
+    ],
 )
 def test_killed_on_spark(
     world: World,

@@ -20,7 +20,7 @@ from duramen.ids import EntryId
 from tests.tiers import sized
 from tests.unit.flexible_repair_world import Disk, RepairWorld, UndoneError, WorldFault, play
 
-HISTORY_COUNT = sized(fast=30, gate=150, night=3_000)
+HISTORY_COUNT = sized(fast=30, gate=75, night=3_000)
 HUNT_COUNT = 600
 """Histories within which each mutant is to show; the slowest needed 250 when this was written."""
 

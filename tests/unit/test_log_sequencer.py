@@ -33,7 +33,7 @@ from tests.unit.core_world import FAULTS, World
 from tests.unit.nodes import make_log
 from tests.unit.sequencer_driver import ME, OK, OTHER, Driver, codes
 
-SEED_COUNT = sized(fast=40, gate=120, night=10_000)
+SEED_COUNT = sized(fast=40, gate=60, night=10_000)
 FIRST_SEED = 400
 """With this one the rarest transition is among the seeds."""
 
@@ -568,7 +568,7 @@ def test_sweep_nothing_acknowledged_is_lost_doubled_or_moved() -> None:
     assert counts["Complete"] > 50 * SEED_COUNT
 
 
-FLEXIBLE_SEED_COUNT = sized(fast=6, gate=30, night=1_000)
+FLEXIBLE_SEED_COUNT = sized(fast=6, gate=15, night=1_000)
 FLEXIBLE_TRANSITIONS_SEEN = (
     "active→draining", "closing→active", "recovery mark→recovery seal",
     "recovery digest→recovery read", "recovery read→recovery write back",

@@ -38,7 +38,7 @@ from tests.tiers import sized
 from tests.unit.repair_world import make_log, make_segment
 
 KEPT = 2
-SEED_COUNT = sized(fast=300, gate=1_500, night=30_000)
+SEED_COUNT = sized(fast=300, gate=750, night=30_000)
 NAMES = "pqr"
 
 

@@ -1,4 +1,4 @@
-"""The quick start of docs/kubernetes does what it says, block by block, on real nodes.
+"""The quick start of docs/kubernetes does what it says, block by block, on real nodes, at night.
 
 README's short form is compared with the page.
 """
@@ -17,6 +17,7 @@ from tests.process.pages import check_shown, read_page
 PAGE = PAGES / "quickstart.md"
 
 
+@pytest.mark.night
 @pytest.mark.timeout(600)  # pods start slowly where there is other work
 def test_the_page_does_what_it_says(kubelet: RealCluster, tmp_path: Path) -> None:
     page = read_page(name_test_image(PAGE.read_text(encoding="utf-8")))

@@ -43,7 +43,7 @@ def read_progress(world: World) -> tuple[str, str]:
     return str(found["reason"]), str(found["message"])
 
 
-@pytest.mark.parametrize("seed", range(sized(fast=8, gate=30, night=300)))
+@pytest.mark.parametrize("seed", range(sized(fast=8, gate=15, night=300)))
 def test_bookies_are_added_evenly_and_none_is_taken(seed: int) -> None:
     rng = random.Random(seed)
     there = [rng.randrange(5) for _ in range(rng.randrange(1, 9))]
@@ -304,7 +304,7 @@ def test_of_a_silent_cluster_the_reason_is_told() -> None:
     assert found["message"].endswith("takes longer than 60 s")
 
 
-@pytest.mark.parametrize("seed", range(sized(fast=5, gate=25, night=250)))
+@pytest.mark.parametrize("seed", range(sized(fast=5, gate=12, night=250)))
 def test_whatever_is_wished_nothing_with_data_is_taken_away(seed: int) -> None:
     rng = random.Random(seed)
     world = make_world(replicas=rng.randrange(1, 6), zones=rng.randrange(4))

@@ -164,7 +164,7 @@ def test_an_external_ensemble_has_no_permit() -> None:
         world.run_controllers()
 
 
-@pytest.mark.parametrize("seed", range(sized(fast=10, gate=40, night=400)))
+@pytest.mark.parametrize("seed", range(sized(fast=10, gate=20, night=400)))
 def test_where_zookeeper_has_had_a_disk_nobody_is_allowed_an_empty_database(seed: int) -> None:
     """Whatever is lost of everything else, and however often, and after an uninstall too."""
     rng = random.Random(seed)

@@ -101,7 +101,7 @@ def test_an_object_that_is_deleted_right_after_a_death_leaves_nothing(death: Dea
     assert step >= 5
 
 
-@pytest.mark.parametrize("seed", range(sized(fast=60, gate=300, night=3000)))
+@pytest.mark.parametrize("seed", range(sized(fast=60, gate=150, night=3000)))
 def test_lives_of_random_changes_and_deaths_end_well(seed: int) -> None:
     dice = random.Random(seed)
     world = GrantsWorld()

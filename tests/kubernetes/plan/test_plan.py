@@ -76,7 +76,7 @@ def do_steps(world: World, count: int) -> bool:
     return False
 
 
-@pytest.mark.parametrize("seed", range(sized(fast=8, gate=40, night=400)))
+@pytest.mark.parametrize("seed", range(sized(fast=8, gate=20, night=400)))
 def test_whatever_is_missing_comes_back(seed: int) -> None:
     rng = random.Random(seed)
     world = make_world(rng.choice(list(SPECS)))
@@ -89,7 +89,7 @@ def test_whatever_is_missing_comes_back(seed: int) -> None:
     assert world.manifests() == whole
 
 
-@pytest.mark.parametrize("seed", range(sized(fast=4, gate=20, night=200)))
+@pytest.mark.parametrize("seed", range(sized(fast=4, gate=10, night=200)))
 def test_what_others_changed_is_set_right(seed: int) -> None:
     rng = random.Random(seed)
     world = make_world("three zones")

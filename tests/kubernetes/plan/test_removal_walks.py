@@ -92,7 +92,7 @@ class Walk:
                 own.rows[name]["duty"] = "serving"
 
 
-@pytest.mark.parametrize("seed", range(sized(fast=5, gate=15, night=400)))
+@pytest.mark.parametrize("seed", range(sized(fast=5, gate=8, night=400)))
 def test_whatever_came_the_set_ends_as_its_spec_says(seed: int) -> None:
     walk = Walk(seed)
     for _ in range(STEPS):

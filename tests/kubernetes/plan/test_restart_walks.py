@@ -101,7 +101,7 @@ class Walk:
         own.delete_stuck()
 
 
-@pytest.mark.parametrize("seed", range(sized(fast=4, gate=12, night=300)))
+@pytest.mark.parametrize("seed", range(sized(fast=4, gate=6, night=300)))
 def test_whatever_came_all_run_as_the_spec_says(seed: int) -> None:
     walk = Walk(seed)
     for _ in range(STEPS):
