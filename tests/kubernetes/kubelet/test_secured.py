@@ -209,6 +209,7 @@ def test_the_plugin_lets_in_who_has_a_grant(secured: Secured) -> None:
     assert done.returncode == 0 and "ok CertificatesValid True" in done.stdout, done.stdout
 
 
+@pytest.mark.night
 @pytest.mark.timeout(900)  # a bookie more, and its drain
 def test_a_bookie_is_removed_by_its_name(secured: Secured) -> None:
     """The last of the first three, which is in the middle once another one took its place."""

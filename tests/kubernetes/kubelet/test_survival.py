@@ -4,8 +4,7 @@ Writers with producers and readers of the chaos harness work through the two ser
 node that stays. Their histories go before the judge of the chaos runs, with a complete read made
 when all is over. The node does not come back, nor do its bookie's data, and the operator was on it:
 another one says what happened. There are four bookies then, as a new segment of three copies
-needs three: the node may have had a log's sequencer too. The gate drains nodes; the rest is of
-the night.
+needs three: the node may have had a log's sequencer too. All of it is of the night.
 """
 
 from __future__ import annotations
@@ -33,6 +32,8 @@ from tests.kubernetes.kubelet.pod_history import recording
 from tests.process.chaos_load import ChaosLoad, running_load
 from tests.process.times import HANG_S
 from tests.waiting import comes_true
+
+pytestmark = pytest.mark.night
 
 LOGS = [f"survives-{number}" for number in range(4)]
 DRAINED_LOGS = [f"drained-{number}" for number in range(2)]
@@ -97,7 +98,6 @@ def _drain_node(release: Installation, node: str) -> None:
     release.kubectl("uncordon", node)
 
 
-@pytest.mark.night
 @pytest.mark.timeout(900)  # every wait to its bound would take longer than any test may
 def test_bookies_come_and_go_under_load(release: Installation, tmp_path: Path) -> None:
     """Two more, and two fewer: copies move, and nobody goes who holds one."""
@@ -129,7 +129,6 @@ async def _resize(release: Installation, options: LoadOptions) -> None:
     await judge_load(release, options)
 
 
-@pytest.mark.night
 @pytest.mark.timeout(900)  # every wait to its bound would take longer than any test may
 def test_nothing_acknowledged_is_lost(release: Installation, tmp_path: Path) -> None:
     scale_bookies(release, BOOKIES_COUNT)
