@@ -193,7 +193,11 @@ def test_tests_of_the_night_on_kubernetes_are_played_there_and_not_in_the_gate(
 
     monkeypatch.setattr(stages, "run_command", run)
     stages.play_kubernetes(Memory(), later())
-    assert [call[-2:] for call in calls] == [["--only", "api"], ["--only", "kubelet"]]
+    tests, deaths = calls[:2], calls[2:]
+    assert [call[-2:] for call in tests] == [["--only", "api"], ["--only", "kubelet"]]
+    moments = [(call[-3], call[-1]) for call in deaths]
+    every = [(str(first), moment) for moment in ("before", "after") for first in range(1, 6)]
+    assert all(call[1] == "tests.kubernetes.deaths" for call in deaths) and moments == every
     monkeypatch.setenv("DURAMEN_TIER", "gate")
     assert choose_marks("kubernetes") == ["-m", "kubernetes and not night"]
     assert choose_marks() == ["-m", "not night"]
@@ -213,7 +217,8 @@ def test_a_part_on_kubernetes_that_is_too_long_gives_the_other_its_turn(
         assert calls.pop()[-1] == part and not calls
         assert "cut off" in finding.lines[0]
     play(monkeypatch, calls, lambda _arguments: Outcome(1, False, "api: FAILED, 3 s", 3.0))
-    assert len(stages.play_kubernetes(memory, later()).faults) == 2
+    faults = stages.play_kubernetes(memory, later()).faults
+    assert len(faults) == len(stages.KUBERNETES), "each part is blamed on its own"
 
 
 def test_shares_add_up_and_what_one_leaves_the_others_get() -> None:
