@@ -1,7 +1,7 @@
 """The power goes at every operation of every workload: nothing acknowledged is lost, nothing wrong
 is served, the bookie starts.
 
-The gate judges 6,000 states; DURAMEN_CRASH_STATES=20000 (or any number) judges more. Each case,
+The gate judges 3,000 states; DURAMEN_CRASH_STATES=20000 (or any number) judges more. Each case,
 an engine and a workload, prints how many it judged of how many there are. Here too: that the judge
 sees what it is there for, with engines that break one promise each.
 """
@@ -45,7 +45,7 @@ from tests.tiers import sized
 
 pytestmark = pytest.mark.long
 
-STATE_COUNT = int(os.environ.get("DURAMEN_CRASH_STATES", sized(fast=200, gate=6_000, night=60_000)))
+STATE_COUNT = int(os.environ.get("DURAMEN_CRASH_STATES", sized(fast=200, gate=3_000, night=60_000)))
 """Of all cases together."""
 
 CASES: list[tuple[OpenEngine, Workload]] = [

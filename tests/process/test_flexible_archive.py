@@ -109,7 +109,7 @@ def find_missed(held: dict[str, int], entry_count: int) -> str | None:
 def test_a_bookie_that_is_gone_leaves_entries_short(cluster: LocalCluster) -> None:
     log_id = LogId(int(run(create_log(cluster, "torn", {**FLEXIBLE, "sticky": False}))))
     history = History("torn")
-    gone = None
+    gone, entry_count = None, 0
     for _ in range(10):
         fill(cluster, history, 20, rolls=True)
         entry_count = verify_whole(cluster, "torn")["entries"]

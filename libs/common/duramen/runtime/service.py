@@ -72,9 +72,6 @@ _CONNECTION_COUNT_MOST = 1_000_000
 
 _ADDRESS_ERRORS = (errno.EADDRINUSE, errno.EADDRNOTAVAIL)
 
-_COLLECT_AFTER_COUNT = 20_000
-"""Objects between two looks for cycles; Python's own 700 are for programs that hold little."""
-
 MakeService = Callable[[ServiceOptions, Callable[[str], None], ProcessSecurity | None], RoleService]
 """Builds the service inside the running loop; the second argument is `fail(sentence)`. What the
 process has of an identity is opened and closed by the frame: its admin port needs it first."""
@@ -502,13 +499,9 @@ def _keep_freed_memory() -> None:
 
 
 def _spare_collector() -> None:
-    """What is there after the start stays: never look at it again, and look less often at the rest.
-
-    Requests leave tuples and buffers, which go by themselves, and hardly any cycle.
-    """
+    """What is there after the start stays: the collector of cycles never looks at it again."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(_COLLECT_AFTER_COUNT)
 
 
 class _ServiceFrame:
