@@ -241,6 +241,25 @@ def test_a_reinstall_over_old_disks_brings_back_all_that_ever_registered() -> No
     assert len(again.names("Bookie")) == 5
 
 
+def test_a_reinstall_takes_no_number_of_a_lost_disk_while_nothing_is_known() -> None:
+    world = make_rested(replicas=5, **SECURED)
+    view = see(*name_all(world))
+    disks = [
+        item
+        for ref, item in world.objects.items()
+        if ref.kind == "PersistentVolumeClaim" and not ref.name.endswith("bookies-2-0")
+    ]
+    cluster = make_cluster(domains=[], **SECURED)
+    cluster["metadata"]["annotations"] = read_uuid(world)
+    again = World(cluster, make_bookie_set(replicas=5), *copy.deepcopy(disks))
+    for _ in range(3):
+        do(again, AdminView())
+        again.run_controllers()
+    assert sizes(again) == {f"bookies-{index}": 1 for index in (0, 1, 3, 4)}
+    do(again, view)
+    assert sizes(again) == {f"bookies-{index}": 1 for index in (0, 1, 3, 4, 5)}
+
+
 @pytest.mark.parametrize("seed", range(sized(fast=3, gate=6, night=200)))
 def test_whatever_hands_and_answers_come_nobody_who_registered_is_left_out(seed: int) -> None:
     rng = random.Random(seed)

@@ -171,10 +171,16 @@ class _Evidence:
 
     @property
     def may_grow(self) -> bool:
-        """Whether it is known which numbers are used. A set that is being made has none."""
+        """Whether it is known which numbers are used. A set that never had a disk has none."""
         is_told = self.observed.admin.is_reachable and self.observed.admin.bookies is not None
-        is_new = not any(one.status.get("incarnation") for one in self._bookies())
-        return not self.is_apart or is_told or is_new
+        return not self.is_apart or is_told or not self._has_history
+
+    @property
+    def _has_history(self) -> bool:
+        """Whether a bookie of the set may be registered: disks outlive objects in a reinstall."""
+        claims = self.observed.list("PersistentVolumeClaim")
+        has_disks = any(one.labels.get(BOOKIE_SET_LABEL) == self.bookie_set.name for one in claims)
+        return has_disks or any(one.status.get("incarnation") for one in self._bookies())
 
     @property
     def _rows(self) -> Mapping[str, Json]:
