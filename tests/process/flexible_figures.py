@@ -240,15 +240,27 @@ class Figures:
 
     async def list_flexible(self) -> set[str]:
         """Who has the newest entry of the flexible log: its block's copyset, while that lasts."""
+        held = await self._read_flexible()
+        ends = {name: ranges[-1][1] if ranges else NOTHING for name, ranges in held.items()}
+        return {name for name, end in ends.items() if end == max(ends.values())}
+
+    async def count_flexible(self) -> dict[str, int]:
+        """How many entries of the flexible log's newest segment each bookie has."""
+        held = await self._read_flexible()
+        return {
+            name: sum(last - first + 1 for first, last in ranges) for name, ranges in held.items()
+        }
+
+    async def _read_flexible(self) -> dict[str, list[tuple[int, int]]]:
+        """The ranges of entries of the flexible log's newest segment that each bookie has."""
         ledger_id = (await self._read_newest(self._side("flexible"))).ledger_id
-        ends: dict[str, int] = {}
+        held = {}
         async with httpx.AsyncClient(timeout=30) as http:
             for name in self.cluster.ids("bookie"):
                 url = self.cluster.process(name)["admin_url"]
                 answer = await http.get(f"{url}/v1/ledgers/{ledger_id}/entries")
-                ranges = answer.json().get("ranges") or [[0, NOTHING]]
-                ends[name] = ranges[-1][1]
-        return {name for name, end in ends.items() if end == max(ends.values())}
+                held[name] = answer.json().get("ranges") or []
+        return held
 
     async def _read_newest(self, side: Side) -> AnySegment:
         async with open_store(self.cluster) as (store, paths):

@@ -14,12 +14,16 @@ from typing import Any
 
 import pytest
 
+from duramen.cli.cluster.reach import reach
 from duramen.cli.main import main
 from duramen.client import Client
+from duramen.runtime.turning.fitting import find_parents
+from duramen.wire.metadata_json import Paths
 from tests.process.cluster import run
 from tests.process.times import HANG_S
 from tests.process.turning_cluster import NAME, NODES, Ports, Security, TurningCluster
 from tests.process.turning_load import Load
+from tests.waiting import comes_true
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
 
@@ -65,6 +69,18 @@ class Turns:
         where = ("--zookeeper", self.cluster.zookeeper("tls"), "--cluster", NAME)
         operator = str(self.cluster.identity("op"))
         return await asyncio.to_thread(main, [*arguments, operator, *where])
+
+    async def wait_registered(self) -> None:
+        """Until ZooKeeper knows every process again."""
+        hosts, operator = self.cluster.zookeeper("tls"), self.cluster.identity("op")
+        async with reach(hosts, operator) as (store, _):
+
+            async def are_there() -> bool:
+                parents = find_parents(Paths(NAME)).values()
+                found = [await store.children(parent) or () for parent in parents]
+                return {name for names in found for name in names} >= set(NODES)
+
+            assert await comes_true(are_there, HANG_S), "a process is not registered"
 
     async def report(self, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
         capsys.readouterr()
@@ -131,6 +147,8 @@ async def _turn_on(turns: Turns, capsys: pytest.CaptureFixture[str]) -> None:
 async def _turn_back(turns: Turns) -> None:
     await turns.turn_zookeeper("both")
     assert "this process has no identity" in await turns.refuse("none")
+    # It goes by who is registered, and sessions may end while a slow machine starts ZooKeeper anew.
+    await turns.wait_registered()
     assert await turns.call("access", "open") == 2
     await turns.turn("migrate", *NODES)
     assert await turns.call("access", "open") == 0
