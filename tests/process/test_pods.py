@@ -236,6 +236,13 @@ def test_the_first_process_of_a_container_can_be_ended_while_it_loads() -> None:
     assert subprocess.run(wrapped, check=False).returncode == 143
 
 
+def test_modules_are_loaded_with_few_looks_for_cycles() -> None:
+    """Python's own threshold is 700 objects, and the modules of a service are half a million."""
+    code = "import gc; from duramen.cluster import first_process; print(gc.get_threshold()[0])"
+    found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert int(found.stdout) >= 20_000
+
+
 @pytest.mark.parametrize("role", ROLES)
 def test_a_service_can_be_ended_before_it_loads_anything_large(role: str) -> None:
     module = importlib.util.find_spec(f"duramen_{role}.main")

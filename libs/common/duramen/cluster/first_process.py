@@ -20,9 +20,9 @@ import sys
 from types import FrameType
 from typing import Final, NoReturn
 
-__all__ = ["COLLECT_AFTER_COUNT", "end_early"]
+__all__ = ["end_early"]
 
-COLLECT_AFTER_COUNT: Final = 20_000
+_COLLECT_AFTER_COUNT: Final = 20_000
 """New objects between two looks for cycles; Python's own 700 are for programs that hold little.
 
 Requests leave tuples and buffers, which go by themselves, and hardly any cycle.
@@ -37,4 +37,4 @@ def end_early(number: int, _frame: FrameType | None) -> NoReturn:
 if os.getpid() == 1:
     signal.signal(signal.SIGTERM, end_early)
 
-gc.set_threshold(COLLECT_AFTER_COUNT)
+gc.set_threshold(_COLLECT_AFTER_COUNT)
