@@ -22,7 +22,7 @@ from duramen_operator.plan.cluster.nodes import (
     list_public_hosts,
     name_secret,
 )
-from duramen_operator.plan.observed import Ref
+from duramen_operator.plan.observed import AdminView, Ref
 from duramen_operator.plan.steps import Apply, Event, Status
 from tests.kubernetes.plan.secured_world import EXTERNAL, SCALED, SECURED, make_secured
 from tests.kubernetes.plan.world import World, make_bookie_set, make_cluster, make_domains
@@ -226,6 +226,8 @@ def test_no_bookie_of_its_own_statefulset_is_forgotten_or_moved() -> None:
     ]
     assert world.names("PersistentVolumeClaim") == before
     world.change("BookieSet", "bookies", replicas=7)
+    rows = {f"bookies-{index}-0": {"duty": "serving", "incarnation": "1"} for index in range(5)}
+    world.do(world.plan(admin=AdminView(True, "", rows, {}, {})).steps)
     world.converge()
     assert world.names("Bookie") == [f"bookies-{index}-0" for index in range(7)]
     assert not any(isinstance(step, Apply) for step in world.plan().steps)

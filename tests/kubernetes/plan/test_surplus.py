@@ -256,6 +256,9 @@ def test_a_reinstall_takes_no_number_of_a_lost_disk_while_nothing_is_known() -> 
         do(again, AdminView())
         again.run_controllers()
     assert sizes(again) == {f"bookies-{index}": 1 for index in (0, 1, 3, 4)}
+    told = again.condition("BookieSet", "bookies", "Progressing")
+    assert (told["status"], told["reason"]) == ("True", "ClusterUnreachable")
+    assert told["message"].startswith("replicas says 5 and 4 are there: the others")
     do(again, view)
     assert sizes(again) == {f"bookies-{index}": 1 for index in (0, 1, 3, 4, 5)}
 

@@ -219,6 +219,12 @@ def _judge_progress(own: SetFrame, impossible: Sequence[str], ready: int, wanted
             "if that stays so, the definitions are older than the operator: upgrade them"
         )
         return Said(PROGRESSING, "True", "BookiesStart", message)
+    if own.spec.replicas > wanted:
+        message = (
+            f"replicas says {own.spec.replicas} and {wanted} are there: the others are made once "
+            "the cluster answers, since while it is silent nobody knows which numbers were used"
+        )
+        return Said(PROGRESSING, "True", "ClusterUnreachable", message)
     if outdated := sorted(list_outdated_bookies(own)):
         message = f"{_RESTARTED}: {', '.join(outdated)}"
         return Said(PROGRESSING, "True", "Restarting", message)
