@@ -39,11 +39,12 @@ from tests.component import readproxy_world
 from tests.component.core_reading import open_log, read
 from tests.component.readproxy_world import LOG, World, run
 from tests.moved_log import HookedStore, MetadataLogTwin, make_cold_segment, put_cold_log
+from tests.tiers import sized
 from tests.unit.nodes import make_log
 
 PATHS: Final = Paths("c")
 EPOCH_COUNT: Final = 6
-MANY: Final = 10_000
+MANY: Final = sized(fast=1_000, gate=2_000, night=10_000)
 
 
 class Followed:
@@ -299,7 +300,7 @@ def test_nobody_searches_by_time_past_a_segment_that_is_not_known() -> None:
     play(scenario, epoch_count=100, first_hot=50)
 
 
-def test_ten_thousand_moved_segments_are_listed_cold() -> None:
+def test_many_moved_segments_are_listed_cold() -> None:
     """What it costs is asserted; the time, 2 s at most on a machine that is not busy, is shown."""
 
     async def scenario(followed: Followed) -> None:

@@ -45,7 +45,7 @@ from tests.tiers import sized
 
 pytestmark = pytest.mark.long
 
-STATE_COUNT = int(os.environ.get("DURAMEN_CRASH_STATES", sized(fast=200, gate=3_000, night=60_000)))
+STATE_COUNT = int(os.environ.get("DURAMEN_CRASH_STATES", sized(fast=200, gate=2_000, night=60_000)))
 """Of all cases together."""
 
 CASES: list[tuple[OpenEngine, Workload]] = [

@@ -62,11 +62,13 @@ class Knobs(NamedTuple):
 
 
 KNOBS: Final[tuple[Knobs, ...]] = (
-    Knobs(("tests/unit", "tests/scenario", "tests/explore"), {}),
+    Knobs(("tests/unit", "tests/scenario"), {}),
+    Knobs(("tests/explore/test_explore.py",), {}),
     Knobs(("tests/crash/test_crash_states.py",), {"DURAMEN_CRASH_STATES": "60000"}),
     Knobs(("tests/crash/test_bit_flips.py",), {"DURAMEN_BIT_FLIPS": "all"}),
     Knobs(("tests/crash/test_shared_commit.py", "tests/component/test_journal_recycling.py"), {}),
     Knobs(("tests/component/test_granting_races.py",), {}),
+    Knobs(("tests/component/test_moved_segments.py",), {}),
     Knobs(("tests/kubernetes/plan", "tests/kubernetes/leading"), {}),
     Knobs(("tests/sim",), {}),
     Knobs(("tests/chaos/test_chaos.py",), {}),
@@ -76,6 +78,11 @@ KNOBS: Final[tuple[Knobs, ...]] = (
         {"DURAMEN_KILLS": "60", "DURAMEN_POWER_CUTS": "40"},
     ),
     Knobs(("tests/process/test_bookie_limits.py",), {"DURAMEN_SLOW_ROUNDS": "20"}),
+    Knobs(("tests/process/test_flexible_faults.py",), {}),
+    Knobs(("tests/process/test_region_moves.py",), {}),
+    Knobs(("tests/process/test_repair_killed.py",), {}),
+    Knobs(("tests/process/test_secured_runs.py",), {}),
+    Knobs(("tests/process/test_strange_pages.py",), {}),
     Knobs(("tests/process/test_rolled_credentials.py",), {}),
     Knobs(("tests/process/test_mixed_versions.py",), {}),
     Knobs(("tests/process/test_member_storm.py",), {}),

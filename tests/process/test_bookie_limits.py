@@ -174,6 +174,7 @@ async def require_service(
         await client.close()
 
 
+@pytest.mark.night
 @pytest.mark.timeout(2 * HANG_S + IDLE_LEDGER_COUNT // 500)
 def test_idle_ledgers_cost_little_memory(
     tmp_path: Path, zookeeper: str, capsys: pytest.CaptureFixture[str]

@@ -15,7 +15,9 @@ from tests.process.cluster import LocalCluster, run, running_plain_cluster
 from tests.process.flexible_figures import FAULTS, FLAGS, LEAD_S, SIDES, figures_of
 from tests.process.times import HANG_S
 
-pytestmark = [pytest.mark.process, pytest.mark.zookeeper, pytest.mark.timeout(3 * HANG_S)]
+pytestmark = [
+    pytest.mark.process, pytest.mark.zookeeper, pytest.mark.night, pytest.mark.timeout(3 * HANG_S),
+]  # fmt: skip
 
 RATE_PER_S = 40.0
 SECONDS = 8.0 + LEAD_S

@@ -27,7 +27,7 @@ from tests.process.takeovers import statistics
 from tests.process.times import HANG_S
 from tests.waiting import wait_in_thread
 
-pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
+pytestmark = [pytest.mark.process, pytest.mark.zookeeper, pytest.mark.night]
 
 LOG_COUNT = int(os.environ.get("DURAMEN_IDLE_LOGS", "250"))
 WARM_COUNT = max(150, LOG_COUNT // 5)

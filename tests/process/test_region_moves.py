@@ -29,7 +29,7 @@ from tests.process.drain_figures import judge, wait_drained
 from tests.process.history import History, read_log
 from tests.process.times import HANG_S
 
-pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
+pytestmark = [pytest.mark.process, pytest.mark.zookeeper, pytest.mark.night]
 
 FLAGS = ("--bookies", "7", "--regions", "x,y,z", "--no-restart")
 

@@ -30,7 +30,9 @@ from tests.process.drain_figures import fill
 from tests.process.history import History, read_log
 from tests.process.times import HANG_S
 
-pytestmark = [pytest.mark.process, pytest.mark.zookeeper, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.process, pytest.mark.zookeeper, pytest.mark.night, pytest.mark.timeout(900),
+]  # fmt: skip
 
 SEED = int(os.environ.get("DURAMEN_KILL_SEED", "7"))
 ROUNDS = 2

@@ -115,6 +115,7 @@ def _kill_a_start(folder: Path, *flags: str) -> None:
         begun.kill()
 
 
+@pytest.mark.night
 @pytest.mark.timeout(HANG_S * 8)
 def test_a_cluster_turns_security_on_and_off_and_keeps_its_records(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -175,6 +176,7 @@ def _kill_early(when: str, folder: Path) -> None:
     assert ended.returncode == -signal.SIGKILL
 
 
+@pytest.mark.night
 @pytest.mark.timeout(HANG_S * 6)
 def test_a_start_that_is_killed_early_is_followed_by_none_and_by_on(tmp_path: Path) -> None:
     """Regression: the cluster of `none` was not that of the CA, and `on` refused the folder."""

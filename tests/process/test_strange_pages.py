@@ -76,7 +76,7 @@ class Site(NamedTuple):
         return httpx.Client(timeout=20, trust_env=False, verify=trusted, headers=shown)
 
 
-@pytest.fixture(scope="module", params=["none", "on"])
+@pytest.fixture(scope="module", params=["none", pytest.param("on", marks=pytest.mark.night)])
 def site(
     tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[Site]:

@@ -98,15 +98,15 @@ def make(world: World, tmp_path: Path, name: str, points: str) -> Case:
     "point",
     [
         "chosen",
-        "tasks handed out",
-        "part begun",
+        pytest.param("tasks handed out", marks=pytest.mark.night),
+        pytest.param("part begun", marks=pytest.mark.night),
         "part growing",
-        "part written",
+        pytest.param("part written", marks=pytest.mark.night),
         "part committed",
-        "part compared",
-        "part read back",
+        pytest.param("part compared", marks=pytest.mark.night),
+        pytest.param("part read back", marks=pytest.mark.night),
         "tasks done",
-        "manifest made",
+        pytest.param("manifest made", marks=pytest.mark.night),
         "manifest put",
         "segment marked",
     ],
@@ -123,7 +123,9 @@ def test_killed_while_archiving(world: World, tmp_path: Path, point: str) -> Non
     case.judge_swept()
 
 
-@pytest.mark.parametrize("point", ["copy looked at", "copy confirmed"])
+@pytest.mark.parametrize(
+    "point", [pytest.param("copy looked at", marks=pytest.mark.night), "copy confirmed"]
+)
 def test_killed_while_looking_again(world: World, tmp_path: Path, point: str) -> None:
     case = make(world, tmp_path, point.replace(" ", "-"), f"{point}=kill")
     code, _ = case.archive("--recheck-after", "0s", env=case.env)
@@ -137,7 +139,14 @@ def test_killed_while_looking_again(world: World, tmp_path: Path, point: str) ->
 
 
 @pytest.mark.parametrize(
-    "point", ["copy refuted", "tasks done", "manifest put", "segment marked", None]
+    "point",
+    [
+        pytest.param("copy refuted", marks=pytest.mark.night),
+        pytest.param("tasks done", marks=pytest.mark.night),
+        "manifest put",
+        pytest.param("segment marked", marks=pytest.mark.night),
+        None,
+    ],
 )
 def test_a_broken_copy_is_archived_anew(world: World, tmp_path: Path, point: str | None) -> None:
     case = make(world, tmp_path, f"broken-{point}".replace(" ", "-"), f"{point}=kill")

@@ -8,7 +8,7 @@ that nothing was done twice wrongly.
 Then all is uninstalled while operators die, and only claims are left. Operators wait more than
 they work: worlds are disturbed at once, each by numbers of its own.
 
-DURAMEN_RESTARTS is how many in all (6, at night 200), DURAMEN_SEED where random numbers begin.
+DURAMEN_RESTARTS is how many in all (4, at night 200), DURAMEN_SEED where random numbers begin.
 Source: ADR 0020.
 """
 
@@ -56,7 +56,7 @@ from tests.tiers import sized
 
 pytestmark = [pytest.mark.timeout(1_500), pytest.mark.long]
 
-RESTARTS: Final = int(os.environ.get("DURAMEN_RESTARTS", sized(fast=4, gate=6, night=200)))
+RESTARTS: Final = int(os.environ.get("DURAMEN_RESTARTS", sized(fast=3, gate=4, night=200)))
 SEED: Final = int(os.environ.get("DURAMEN_SEED", "10"))
 WORLD_COUNT: Final = sized(fast=1, gate=1, night=4)
 WORLD_RESTARTS: Final = -(-RESTARTS // WORLD_COUNT)
