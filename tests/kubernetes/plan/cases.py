@@ -7,7 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.kubernetes.plan.world import World, make_bookie_set, make_cluster, make_domains
+from tests.kubernetes.plan.world import (
+    World,
+    leave_disks,
+    make_bookie_set,
+    make_cluster,
+    make_domains,
+)
 
 SPECS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -34,5 +40,7 @@ SPECS: dict[str, dict[str, Any]] = {
 }
 
 
-def make_world(case: str, replicas: int = 5) -> World:
-    return World(make_cluster(**SPECS[case]), make_bookie_set(replicas=replicas))
+def make_world(case: str, replicas: int = 5, *, is_shared: bool = False) -> World:
+    """The objects of people, and of older clusters the disks of bookies that share StatefulSets."""
+    cluster, own = make_cluster(**SPECS[case]), make_bookie_set(replicas=replicas)
+    return World(cluster, own, *(leave_disks(cluster, own) if is_shared else []))

@@ -10,12 +10,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from duramen_operator.names import BOOKIE, COMPONENT_LABEL
+from duramen_operator.names import BOOKIE, BOOKIE_LABEL, COMPONENT_LABEL
 from duramen_operator.plan.observed import AdminView, Json, Problem, Ref
 from duramen_operator.plan.steps import Apply, Call, Delete, Step, Stop
-from tests.kubernetes.plan.world import World, make_bookie_set, make_cluster, make_domains
+from tests.kubernetes.plan.world import (
+    World,
+    leave_disks,
+    make_bookie_set,
+    make_cluster,
+    make_domains,
+)
 
 SECURED: Final[dict[str, Any]] = {"security": "on", "acceptAnybody": False}
+SHARED: Final[dict[str, Any]] = {"is_shared": True}
+"""Bookies of one domain share a StatefulSet, as older operators made them."""
 LEAST: Final = 3
 """So many serving bookies the cluster's logs need."""
 GIB: Final = 1 << 30
@@ -27,16 +35,20 @@ OTHERS: Final[Json] = {
 class Removing:
     """The world, and what its cluster knows."""
 
-    def __init__(self, replicas: int = 5, zones: int = 0, **spec: Any) -> None:
+    def __init__(
+        self, replicas: int = 5, zones: int = 0, *, is_shared: bool = False, **spec: Any
+    ) -> None:
         domains = make_domains(1, zones) if zones else []
-        bookie_set = make_bookie_set(replicas=replicas)
-        self.world = World(make_cluster(domains=domains, **spec), bookie_set)
+        cluster, bookie_set = (
+            make_cluster(domains=domains, **spec), make_bookie_set(replicas=replicas),
+        )  # fmt: skip
+        disks = leave_disks(cluster, bookie_set) if is_shared else []
+        self.world = World(cluster, bookie_set, *disks)
         self.world.converge()
         self.rows: dict[str, dict[str, Any]] = {}
         self.copies: dict[str, int] = {}
         self.grants: list[dict[str, Any]] = []
         self.refusals: dict[Ref, Problem] = {}
-        self._is_apart = spec.get("security", "none") != "none"
         self.is_reachable = True
         self.least = LEAST
         self.stopped: list[str] = []
@@ -196,9 +208,11 @@ class Removing:
         return None
 
     def _may_register(self, pod: str) -> bool:
-        """Not who is one too many by a hand where each bookie has an identity of its own: the pod
-        waits for a certificate that nobody issues."""
-        return not self._is_apart or self._find_maker(pod)[1] == 0
+        """Not who is one too many by a hand in the StatefulSet of a single bookie: it has that one's
+        name and other disks; or, with identities, no certificate."""
+        workload, number = self._find_maker(pod)
+        maker = self.world.find("StatefulSet", workload)
+        return BOOKIE_LABEL not in maker["spec"]["selector"]["matchLabels"] or number == 0
 
     def _find_maker(self, pod: str) -> tuple[str, int]:
         head, _, tail = pod.rpartition("-")

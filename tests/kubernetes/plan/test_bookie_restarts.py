@@ -14,7 +14,7 @@ from duramen_operator.plan.steps import Restart, Stop
 from tests.kubernetes.plan.restarting_world import BAD, OTHERS, Restarting
 from tests.kubernetes.plan.world import make_bookie_set, make_domains
 
-NAMES = ("bookies-0", "bookies-1", "bookies-2")
+NAMES = ("bookies-0-0", "bookies-1-0", "bookies-2-0")
 SECURED: dict[str, Any] = {"security": "on", "acceptAnybody": False}
 
 
@@ -105,7 +105,7 @@ def test_nobody_that_serves_is_stopped_while(hinder: str) -> None:
                 next(
                     ref
                     for ref in world.objects
-                    if (ref.kind, ref.name) == ("StatefulSet", "bookies")
+                    if (ref.kind, ref.name) == ("StatefulSet", "bookies-1")
                 )
             )
         case _:
@@ -223,14 +223,14 @@ def test_a_bookie_that_is_stopped_for_good_comes_first() -> None:
     own = Restarting(replicas=5)
     change_image(own, "two")
     own.world.change("BookieSet", "bookies", replicas=4)
-    item = own.world.find("Bookie", "bookies-4")
+    item = own.world.find("Bookie", "bookies-4-0")
     item["status"]["removal"] = "Stopping"
-    own.rows["bookies-4"]["duty"] = "drained"
+    own.rows["bookies-4-0"]["duty"] = "drained"
     own.grants = [dict(OTHERS)]
     own.look()  # its StatefulSet names it
     own.grants = []
     own.look()  # the budget is open again
     own.tick()
-    assert own.refusals and own.stops() == [("bookies-3", True)], "what was denied keeps nobody"
+    assert own.refusals and own.stops() == [("bookies-3-0", True)], "what was denied keeps nobody"
     own.refusals = {}
     assert any(isinstance(step, Stop) for step in own.steps()) and own.stops() == []

@@ -17,15 +17,29 @@ from duramen_operator.names import CONSENT_ANNOTATION
 from duramen_operator.plan.cluster.spread import add_evenly
 from duramen_operator.plan.observed import AdminView, Ref
 from duramen_operator.plan.steps import Apply, Delete
-from tests.kubernetes.plan.world import World, make_bookie_set, make_cluster, make_domains
+from tests.kubernetes.plan.world import (
+    World,
+    leave_disks,
+    make_bookie_set,
+    make_cluster,
+    make_domains,
+)
 from tests.tiers import sized
 
 
-def make_world(replicas: int = 3, zones: int = 3, **spec: Any) -> World:
+def make_world(replicas: int = 3, zones: int = 3, *, is_shared: bool = False, **spec: Any) -> World:
     cluster = make_cluster(domains=make_domains(1, zones) if zones else [])
-    world = World(cluster, make_bookie_set(replicas=replicas, **spec))
+    own = make_bookie_set(replicas=replicas, **spec)
+    world = World(cluster, own, *(leave_disks(cluster, own) if is_shared else []))
     world.converge()
     return world
+
+
+def grow(world: World, replicas: int) -> None:
+    """More are wished while the cluster answers: which numbers are free is not known else."""
+    world.change("BookieSet", "bookies", replicas=replicas)
+    world.do(world.plan(admin=AdminView(True, "", {})).steps)
+    world.converge()
 
 
 def read_sizes(world: World) -> dict[str, int]:
@@ -65,15 +79,14 @@ def test_growing_by_steps_ends_where_growing_at_once_does() -> None:
 
 def test_each_zone_has_a_set_that_is_pinned_there_and_told_so() -> None:
     world = make_world(replicas=7)
-    assert read_sizes(world) == {
-        "bookies-r0-r0-k0": 3,
-        "bookies-r0-r0-k1": 2,
-        "bookies-r0-r0-k2": 2,
-    }
-    arguments = read_arguments(world, "bookies-r0-r0-k1")
+    names = [f"bookies-r0-r0-k{z}-{i}" for z, count in enumerate([3, 2, 2]) for i in range(count)]
+    assert read_sizes(world) == dict.fromkeys(names, 1)
+    arguments = read_arguments(world, "bookies-r0-r0-k1-1")
     assert arguments[arguments.index("--region") + 1] == "r0"
     assert arguments[arguments.index("--rack") + 1] == "r0-k1"
-    affinity = world.find("StatefulSet", "bookies-r0-r0-k1")["spec"]["template"]["spec"]["affinity"]
+    affinity = world.find("StatefulSet", "bookies-r0-r0-k1-1")["spec"]["template"]["spec"][
+        "affinity"
+    ]
     (term,) = affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][
         "nodeSelectorTerms"
     ]
@@ -90,12 +103,20 @@ def test_no_bookie_starts_without_a_place() -> None:
             arguments = read_arguments(world, name)
             assert arguments[arguments.index("--rack") + 1] not in {"", "default"}
             assert ("--region" in arguments) == bool(zones)
-    arguments = read_arguments(make_world(zones=0), "bookies")
+    arguments = read_arguments(make_world(zones=0, is_shared=True), "bookies")
     assert arguments[arguments.index("--rack") + 1] == "$(POD_NAME)"
 
 
+def test_a_second_pod_by_a_hand_is_the_same_bookie_and_so_none() -> None:
+    """Of two pods with one name the one with other disks is refused by the cluster."""
+    arguments = read_arguments(make_world(zones=0), "bookies-1")
+    assert [arguments[arguments.index(flag) + 1] for flag in ("--id", "--rack", "--advertise")] == [
+        "bookies-1-0", "bookies-1-0", "bookies-1-0.main-bookies.here.svc:7000",
+    ]  # fmt: skip
+
+
 def test_journal_and_entries_have_claims_of_their_own_that_stay() -> None:
-    spec = make_world().find("StatefulSet", "bookies-r0-r0-k0")["spec"]
+    spec = make_world().find("StatefulSet", "bookies-r0-r0-k0-0")["spec"]
     assert [c["metadata"]["name"] for c in spec["volumeClaimTemplates"]] == ["journal", "ledgers"]
     policy = spec["persistentVolumeClaimRetentionPolicy"]
     assert policy == {"whenDeleted": "Retain", "whenScaled": "Retain"}
@@ -112,7 +133,7 @@ def test_claims_go_with_their_set_by_a_word_about_this_very_set_alone(consent: s
     if consent.endswith("back"):
         world.change("BookieSet", "bookies", claims="Retain")
     world.converge()
-    found = world.find("StatefulSet", "bookies-r0-r0-k0")["spec"]
+    found = world.find("StatefulSet", "bookies-r0-r0-k0-0")["spec"]
     fate = found["persistentVolumeClaimRetentionPolicy"]["whenDeleted"]
     assert fate == ("Delete" if consent == "own" else "Retain")
     assert ("its claims go" in read_progress(world)[1]) == (consent == "own")
@@ -125,7 +146,7 @@ def test_that_claims_go_is_told_once_their_statefulset_owns_them() -> None:
     item = world.find("BookieSet", "bookies")
     item["metadata"]["annotations"] = {CONSENT_ANNOTATION: item["metadata"]["uid"]}
     world.settle()
-    found = world.find("StatefulSet", "bookies-r0-r0-k0")["spec"]
+    found = world.find("StatefulSet", "bookies-r0-r0-k0-0")["spec"]
     assert found["persistentVolumeClaimRetentionPolicy"]["whenDeleted"] == "Delete"
     assert "its claims go" not in read_progress(world)[1]
     world.run_controllers()
@@ -144,14 +165,13 @@ def test_fewer_bookies_are_told_and_nothing_is_done_while_nobody_answers(wanted:
     assert reason == "Blocked"
     assert "the cluster does not answer" in message
     assert world.condition("LogCluster", "main", "Progressing")["reason"] == "Blocked"
-    world.change("BookieSet", "bookies", replicas=6)
-    world.converge()
+    grow(world, 6)
     assert sum(read_sizes(world).values()) == 6
     assert read_progress(world)[0] == "Settled"
 
 
 def test_a_lost_statefulset_comes_back_as_large_as_it_was() -> None:
-    world = make_world(replicas=6)
+    world = make_world(replicas=6, is_shared=True)
     world.change("BookieSet", "bookies", replicas=3)
     world.converge()
     del world.objects[Ref("apps/v1", "StatefulSet", "bookies-r0-r0-k1")]
@@ -159,12 +179,13 @@ def test_a_lost_statefulset_comes_back_as_large_as_it_was() -> None:
     assert read_sizes(world)["bookies-r0-r0-k1"] == 2
 
 
-def test_disks_that_are_there_bring_their_bookies_back() -> None:
-    world = make_world(replicas=6)
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_disks_that_are_there_bring_their_bookies_back(is_shared: bool) -> None:
+    world = make_world(replicas=6, is_shared=is_shared)
     claims = [o for ref, o in world.objects.items() if ref.kind == "PersistentVolumeClaim"]
     again = World(make_cluster(domains=make_domains(1, 3)), make_bookie_set(replicas=3), *claims)
     again.converge()
-    assert Counter(read_sizes(again).values()) == {2: 3}
+    assert Counter(read_sizes(again).values()) == ({2: 3} if is_shared else {1: 6})
     assert read_progress(again)[0] == "Blocked"
 
 
@@ -176,23 +197,38 @@ def test_bookies_of_a_zone_that_is_not_named_any_more_stay() -> None:
     reason, message = read_progress(world)
     assert reason == "NotYetSupported"
     assert "r0/r0-k2" in message
-    world.change("BookieSet", "bookies", replicas=5)
-    world.converge()
-    assert read_sizes(world) == {
-        "bookies-r0-r0-k0": 2,
-        "bookies-r0-r0-k1": 2,
-        "bookies-r0-r0-k2": 1,
-    }
+    grow(world, 5)
+    names = [f"bookies-r0-r0-k{z}-{i}" for z, count in enumerate([2, 2, 1]) for i in range(count)]
+    assert read_sizes(world) == dict.fromkeys(names, 1)
 
 
 def test_zones_that_are_named_later_get_only_new_bookies() -> None:
-    world = make_world(replicas=3, zones=0)
+    world = make_world(replicas=3, zones=0, is_shared=True)
     world.change("LogCluster", "main", domains=make_domains(1, 3))
     world.converge()
     assert read_sizes(world) == {"bookies": 3}
-    world.change("BookieSet", "bookies", replicas=6)
+    grow(world, 6)
+    assert read_sizes(world) == {"bookies": 3} | {f"bookies-r0-r0-k{z}-0": 1 for z in range(3)}
+
+
+def test_a_set_whose_bookies_share_a_statefulset_grows_by_some_that_do_not() -> None:
+    world = make_world(replicas=3, zones=0, is_shared=True)
+    before = world.find("StatefulSet", "bookies")["metadata"]["generation"]
+    grow(world, 5)
+    assert read_sizes(world) == {"bookies": 3, "bookies-3": 1, "bookies-4": 1}
+    assert world.find("StatefulSet", "bookies")["metadata"]["generation"] == before
+
+
+def test_sets_with_names_like_one_another_keep_their_own_disks_and_numbers() -> None:
+    """A bookie of one set may have the name that a StatefulSet of the other one would have."""
+    cluster, like = make_cluster(), make_bookie_set("bookies-1", replicas=2)
+    disks = leave_disks(cluster, like)
+    world = World(cluster, make_bookie_set(replicas=3), like, *disks)
     world.converge()
-    assert sorted(read_sizes(world).values()) == [1, 1, 1, 3]
+    assert read_sizes(world) == {"bookies-0": 1, "bookies-2": 1, "bookies-3": 1, "bookies-1": 2}
+    (own,) = world.find("StatefulSet", "bookies-1")["metadata"]["ownerReferences"]
+    assert own["uid"] == world.find("BookieSet", "bookies-1")["metadata"]["uid"]
+    assert world.condition("BookieSet", "bookies", "Ready")["status"] == "True"
 
 
 @pytest.mark.parametrize("field", ["journal", "ledgers"])
@@ -220,8 +256,8 @@ def test_a_changed_template_waits_for_its_turn() -> None:
     assert now == uids
     reason, message = read_progress(world)
     assert reason == "Restarting"
-    assert "bookies-r0-r0-k0-0" in message
-    bookie = world.condition("Bookie", "bookies-r0-r0-k0-0", "Progressing")
+    assert "bookies-r0-r0-k0-0-0" in message
+    bookie = world.condition("Bookie", "bookies-r0-r0-k0-0-0", "Progressing")
     assert bookie["reason"] == "Restarting"
     for name in [name for name in uids if name.startswith("bookies")]:
         del world.objects[Ref("v1", "Pod", name)]
@@ -231,12 +267,12 @@ def test_a_changed_template_waits_for_its_turn() -> None:
 
 def test_intents_of_a_bookie_are_refused_and_stay_written() -> None:
     world = make_world()
-    world.change("Bookie", "bookies-r0-r0-k0-0", repairAction="ReplaceDisk")
+    world.change("Bookie", "bookies-r0-r0-k0-0-0", repairAction="ReplaceDisk")
     world.converge()
-    found = world.condition("Bookie", "bookies-r0-r0-k0-0", "Progressing")
+    found = world.condition("Bookie", "bookies-r0-r0-k0-0-0", "Progressing")
     assert (found["status"], found["reason"]) == ("False", "NotYetSupported")
     assert "repairAction" in found["message"]
-    assert world.find("Bookie", "bookies-r0-r0-k0-0")["spec"]["repairAction"] == "ReplaceDisk"
+    assert world.find("Bookie", "bookies-r0-r0-k0-0-0")["spec"]["repairAction"] == "ReplaceDisk"
 
 
 def test_two_domains_with_one_name_are_refused_before_anything_is_made() -> None:
@@ -259,14 +295,14 @@ def test_two_sets_serve_one_cluster() -> None:
 def test_a_bookie_that_says_another_place_is_told() -> None:
     world = make_world()
     row = {"region": "r0", "rack": "r0-k2", "weight": 1.0, "duty": "serving"}
-    world.do(world.plan(admin=AdminView(True, "", {"bookies-r0-r0-k0-0": row})).steps)
+    world.do(world.plan(admin=AdminView(True, "", {"bookies-r0-r0-k0-0-0": row})).steps)
     placement = world.condition("LogCluster", "main", "PlacementSatisfied")
     assert (placement["status"], placement["reason"]) == ("False", "WrongPlace")
 
 
 def test_two_bookies_on_one_node_are_told_where_there_are_no_zones() -> None:
     world = make_world(zones=0)
-    for name in ("bookies-0", "bookies-1"):
+    for name in ("bookies-0-0", "bookies-1-0"):
         world.find("Pod", name)["spec"]["nodeName"] = "only"
     world.settle()
     placement = world.condition("BookieSet", "bookies", "PlacementSatisfied")
@@ -289,7 +325,7 @@ def test_safe_to_scale_down_is_what_the_auditor_counted(
     rows = (
         None
         if copies is None
-        else {f"bookies-{index}": {"copies": number} for index, number in enumerate(copies)}
+        else {f"bookies-{index}-0": {"copies": number} for index, number in enumerate(copies)}
     )
     world.do(world.plan(admin=AdminView(True, "", holdings=rows)).steps)
     found = world.condition("BookieSet", "bookies", "SafeToScaleDown")
@@ -307,7 +343,8 @@ def test_of_a_silent_cluster_the_reason_is_told() -> None:
 @pytest.mark.parametrize("seed", range(sized(fast=5, gate=12, night=250)))
 def test_whatever_is_wished_nothing_with_data_is_taken_away(seed: int) -> None:
     rng = random.Random(seed)
-    world = make_world(replicas=rng.randrange(1, 6), zones=rng.randrange(4))
+    is_shared = rng.random() < 0.5
+    world = make_world(replicas=rng.randrange(1, 6), zones=rng.randrange(4), is_shared=is_shared)
     for _ in range(6):
         sizes = read_sizes(world)
         wish = rng.choice(["replicas", "domains", "journal", "image", "zookeeper", "lose"])

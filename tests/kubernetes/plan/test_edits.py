@@ -48,12 +48,12 @@ def set_image(world: World) -> None:
 
 
 def set_argument(world: World) -> None:
-    template = world.find("StatefulSet", "bookies")["spec"]["template"]
+    template = world.find("StatefulSet", "bookies-1")["spec"]["template"]
     template["spec"]["containers"][0]["args"][1] = "another"
 
 
 def take_label(world: World) -> None:
-    world.find("Bookie", "bookies-1")["metadata"]["labels"] = {}
+    world.find("Bookie", "bookies-1-0")["metadata"]["labels"] = {}
 
 
 def drop_port(world: World) -> None:
@@ -67,8 +67,8 @@ def drop_port(world: World) -> None:
         (set_image, "LogCluster/main",
          r"Deployment main-readproxy: .*spec.template.spec.containers\[readproxy\].image"),
         (set_argument, "BookieSet/bookies",
-         r"StatefulSet bookies: .*spec.template.spec.containers\[bookie\].args\[1\]"),
-        (take_label, "BookieSet/bookies", "Bookie bookies-1: .*metadata.labels.app.kubernetes"),
+         r"StatefulSet bookies-1: .*spec.template.spec.containers\[bookie\].args\[1\]"),
+        (take_label, "BookieSet/bookies", "Bookie bookies-1-0: .*metadata.labels.app.kubernetes"),
         (drop_port, "LogCluster/main", r"Service main-readproxy: .*spec.ports\[admin\]: it"),
     ],
 )  # fmt: skip

@@ -19,11 +19,11 @@ from duramen_operator.plan.observed import AdminView, Json, StandingView
 from duramen_operator.plan.steps import Call, Patch, Status
 from tests.kubernetes.plan.world import NOW, World, make_bookie_set, make_cluster
 
-NAMES = ("bookies-0", "bookies-1", "bookies-2")
+NAMES = ("bookies-0-0", "bookies-1-0", "bookies-2-0")
 BUDGET = "main-bookie"
 OPEN = {"minAvailable": 2}
 CLOSED = {"maxUnavailable": 0}
-GRANT = {"kind": "restart", "target": "bookie/bookies-1", "holder": "somebody", "token": "0a"}
+GRANT = {"kind": "restart", "target": "bookie/bookies-1-0", "holder": "somebody", "token": "0a"}
 
 
 def row_of(name: str, *codes: str, lacks: int = 0, there: bool = True) -> Json:
@@ -129,14 +129,15 @@ def _is_ready(world: World, name: str) -> bool:
     [
         ({"standing": None}, "Unknown/NotAnswered: how the bookies stand the auditor has not said"),
         ({"disruptions": None}, "Unknown/NotAnswered: the auditor does not say which grants"),
-        ({"disruptions": (GRANT,)}, "False/Granted: granted to somebody: restart bookie/bookies-1"),
+        ({"disruptions": (GRANT,)},
+         "False/Granted: granted to somebody: restart bookie/bookies-1-0"),
         ({"rows": {**WELL, NAMES[1]: row_of(NAMES[1], "too_few_copies")}},
-         "False/CopiesMissing: too_few_copies: why too_few_copies (bookies-1)"),
+         "False/CopiesMissing: too_few_copies: why too_few_copies (bookies-1-0)"),
         ({"rows": {**WELL, "strange": row_of("strange", "unread")}}, "False/CopiesMissing: unread"),
         ({"rows": {**WELL, NAMES[2]: row_of(NAMES[2], there=False)}},
-         "False/BookiesMissing: not registered: bookies-2"),
+         "False/BookiesMissing: not registered: bookies-2-0"),
         ({"rows": {name: WELL[name] for name in NAMES[:2]}},
-         "False/BookiesMissing: not registered: bookies-2"),
+         "False/BookiesMissing: not registered: bookies-2-0"),
     ],
 )  # fmt: skip
 def test_while_something_is_owed_granted_or_unknown_it_is_closed(
@@ -190,14 +191,14 @@ def test_one_that_is_away_may_go_and_nobody_else(world: World) -> None:
     away = {**WELL, NAMES[0]: row_of(NAMES[0], there=False)}
     away |= {name: row_of(name, "too_few_copies") for name in NAMES[1:]}
     do(world, see(world, away))
-    assert budget(world) == OPEN and told(world).startswith("True/OneMissing: only bookies-0")
+    assert budget(world) == OPEN and told(world).startswith("True/OneMissing: only bookies-0-0")
     assert find_evictable(world) == {NAMES[0]}
     do(world, see(world, {**away, NAMES[0]: row_of(NAMES[0], "too_few_copies", there=False)}))
     assert budget(world) == CLOSED and find_evictable(world) == set()
     evict(world, NAMES[1])
     do(world, see(world, away))
     assert budget(world) == CLOSED
-    assert told(world) == "False/BookiesMissing: not ready: bookies-0, bookies-1"
+    assert told(world) == "False/BookiesMissing: not ready: bookies-0-0, bookies-1-0"
 
 
 def test_a_set_that_is_not_valid_closes_it(world: World) -> None:
@@ -273,7 +274,7 @@ def test_what_this_look_says_of_who_is_there_counts_as_well(world: World) -> Non
     view = see(world)
     rows = {**(view.bookies or {}), NAMES[0]: {"id": NAMES[0], "state": "absent"}}
     do(world, replace(view, bookies=rows))
-    assert budget(world) == CLOSED and told(world).endswith("not registered: bookies-0")
+    assert budget(world) == CLOSED and told(world).endswith("not registered: bookies-0-0")
 
 
 def test_a_form_of_somebody_elses_goes_in_the_same_patch(world: World) -> None:

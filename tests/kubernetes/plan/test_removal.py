@@ -12,10 +12,10 @@ import pytest
 from duramen_operator.names import API_VERSION, REMOVAL_ANNOTATION
 from duramen_operator.plan.observed import Ref
 from duramen_operator.plan.steps import Apply, Call, Delete, Stop
-from tests.kubernetes.plan.removal_world import GIB, OTHERS, SECURED, Removing
+from tests.kubernetes.plan.removal_world import GIB, OTHERS, SECURED, SHARED, Removing
 
 STATEFUL_SET = Ref("apps/v1", "StatefulSet", "bookies")
-FORMS = pytest.mark.parametrize("spec", [{}, SECURED], ids=["shared", "apart"])
+FORMS = pytest.mark.parametrize("spec", [SHARED, {}, SECURED], ids=["shared", "lone", "secured"])
 
 
 def make(spec: dict[str, Any], replicas: int = 5, zones: int = 0) -> Removing:
@@ -260,7 +260,9 @@ def test_what_the_cluster_refuses_is_told_with_its_numbers_and_the_rest_goes_on(
         own.tick()
     assert len(own.pods) == 3
     blocked = [name for name in own.pods if own.progress(name)[0] == "Blocked"]
-    assert len(blocked) == (2 if spec else 1), "of those that share one the last comes first"
+    assert len(blocked) == (1 if spec == SHARED else 2), (
+        "of those that share one the last comes first"
+    )
     assert "placement_impossible: 2 are left: add bookies" in own.progress(blocked[0])[1]
     told = own.world.condition("BookieSet", "bookies", "Progressing")
     assert told["reason"] == "Blocked"
@@ -304,7 +306,7 @@ def test_several_that_go_at_once_have_to_fit_together() -> None:
 @pytest.mark.parametrize("hand", ["delete", "scale"])
 def test_a_bookie_behind_the_one_that_is_empty_is_not_stopped_by_a_hand(hand: str) -> None:
     """Of two that go from one StatefulSet the last one still has copies."""
-    own = make({}, 5)
+    own = make(SHARED, 5)
     own.copies["bookies-4"] = 30
     scale(own, 3)
     go_until(own, "bookies-3", "Stopping")
@@ -399,18 +401,43 @@ def test_a_duty_of_a_newer_service_takes_nothing() -> None:
     assert own.progress("bookies-2-0")[0] == "DrainedByOthers"
 
 
-def test_a_name_is_refused_where_bookies_share_a_statefulset_and_the_way_out_is_accepted() -> None:
-    own = make({})
-    ask(own, "bookies-1")
+def test_of_those_that_share_a_statefulset_names_go_from_the_last_one_on() -> None:
+    own = make(SHARED)
+    ask(own, "bookies-3")
     for _ in range(3):
         own.look()
         own.tick()
-    reason, message = own.progress("bookies-1")
-    assert reason == "Blocked" and "lower replicas" in message
+    reason, message = own.progress("bookies-3")
+    assert reason == "Blocked" and "those behind it" in message
     assert own.is_at_rest() and len(own.pods) == 5
-    ask(own, "bookies-1", is_asked=False)
-    scale(own, 4)
+    ask(own, "bookies-4")
     own.run()
+    assert own.pods == ["bookies-0", "bookies-1", "bookies-2", "bookies-5-0", "bookies-6-0"]
+    assert own.stopped == ["bookies-4", "bookies-3"]
+    check_whole(own, 5)
+
+
+def test_a_cluster_moves_over_to_bookies_of_which_any_can_go() -> None:
+    own = make(SHARED, 4, zones=2)
+    for name in own.pods:
+        ask(own, name)
+    own.run(200)
+    check_whole(own, 4)
+    assert all(name.endswith("-0") and name.count("-") == 5 for name in own.pods), own.pods
+    assert len(own.stopped) == 4
+    ask(own, own.pods[0])
+    scale(own, 3)
+    own.run()
+    check_whole(own, 3)
+
+
+def test_who_is_taken_back_stays_where_another_one_can_go() -> None:
+    own = make(SHARED, 4)
+    ask(own, "bookies-3")
+    go_until(own, "bookies-3", "Draining")
+    ask(own, "bookies-3", is_asked=False)
+    own.run()
+    assert "bookies-3" in own.pods and "bookies-4-0" not in own.pods
     check_whole(own, 4)
 
 

@@ -115,7 +115,7 @@ def test_all_are_restarted_one_after_the_other_and_each_by_its_own_grant(ground:
     assert all(one and one["holder"] == f"operator here/main {uid}" for one in questions)
     assert len({one["token"] for one in questions if one}) == 5
     told = ground.world.condition("LogCluster", "main", "Progressing")
-    bookies = "bookies-0, bookies-1, bookies-2"
+    bookies = "bookies-0-0, bookies-1-0, bookies-2-0"
     assert told["message"].endswith(f"restarted in turn: {bookies}"), "the budget is closed"
 
 

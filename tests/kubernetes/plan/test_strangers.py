@@ -25,7 +25,7 @@ from tests.kubernetes.plan.world import PASSES_MAX, World, make_bookie_set, make
 SCALING = {"writeProxies": {"autoscaling": {"minReplicas": 3, "maxReplicas": 6}}}
 STRANGER = {"apiVersion": "v1", "kind": "Other", "name": "main", "uid": "uid-of-another"}
 OWNERS = {"another's": [STRANGER], "nobody's": []}
-SET = Ref("apps/v1", "StatefulSet", "bookies")
+SET = Ref("apps/v1", "StatefulSet", "bookies-0")
 SEQUENCERS = Ref("apps/v1", "StatefulSet", "main-sequencer")
 ZOOKEEPER = Ref("apps/v1", "StatefulSet", "main-zookeeper")
 AUTOSCALER = Ref("autoscaling/v2", "HorizontalPodAutoscaler", "main-writeproxy")
@@ -33,6 +33,13 @@ AUTOSCALER = Ref("autoscaling/v2", "HorizontalPodAutoscaler", "main-writeproxy")
 
 def make_world(**spec: Any) -> World:
     return World(make_cluster(**{**SCALING, **spec}), make_bookie_set(replicas=3))
+
+
+def list_sets(world: World) -> list[str]:
+    """The StatefulSets of our bookies."""
+    uid = world.find("BookieSet", "bookies")["metadata"]["uid"]
+    sets = [world.find("StatefulSet", name) for name in world.names("StatefulSet")]
+    return [one["metadata"]["name"] for one in sets if uid in str(one["metadata"])]
 
 
 @functools.cache
@@ -122,12 +129,12 @@ def test_an_autoscaler_that_is_leaving_is_not_deleted_again() -> None:
 
 def test_bookies_of_a_stranger_make_a_set_no_larger() -> None:
     world = make_world()
-    bookie = Ref("duramen.io/v1alpha1", "Bookie", "bookies-0")
+    bookie = Ref("duramen.io/v1alpha1", "Bookie", "bookies-0-0")
     theirs = make_strange(bookie)
-    theirs["metadata"]["name"] = "bookies-7"
+    theirs["metadata"]["name"] = "bookies-7-0"
     world.add(theirs)
     world.converge()
-    assert world.find("StatefulSet", "bookies")["spec"]["replicas"] == 3
+    assert len(list_sets(world)) == 3
 
 
 def test_a_place_where_only_a_stranger_is_gets_no_bookies() -> None:
@@ -138,8 +145,8 @@ def test_a_place_where_only_a_stranger_is_gets_no_bookies() -> None:
     theirs["metadata"]["labels"] |= {"duramen.io/region": "r9", "duramen.io/zone": "z9"}
     ref = world.add(theirs)
     settle_beside(world, ref)
-    assert world.find("BookieSet", "bookies")["status"]["statefulSets"] == ["bookies"]
-    assert world.find("StatefulSet", "bookies")["spec"]["replicas"] == 3
+    assert world.find("BookieSet", "bookies")["status"]["statefulSets"] == list_sets(world)
+    assert list_sets(world) == ["bookies-0", "bookies-1", "bookies-2"]
     assert world.condition("BookieSet", "bookies", "Progressing")["reason"] != "NotYetSupported"
 
 
@@ -164,14 +171,14 @@ def test_services_are_not_started_with_the_arguments_of_a_stranger() -> None:
     arguments[arguments.index("--cluster") + 1] = "another"
     world.add(theirs)
     world.settle()
-    assert "another" not in read_arguments(world, "bookies")
+    assert "another" not in read_arguments(world, "bookies-0")
 
 
 def test_an_ensemble_of_a_stranger_does_not_replace_the_external_one() -> None:
     world = make_world(zookeeper={"external": {"servers": "a:2181,b:2181"}})
     world.add(make_strange(ZOOKEEPER))
     world.settle()
-    assert "a:2181,b:2181" in read_arguments(world, "bookies")
+    assert "a:2181,b:2181" in read_arguments(world, "bookies-0")
 
 
 def read_arguments(world: World, name: str) -> list[str]:

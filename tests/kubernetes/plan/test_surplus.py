@@ -14,18 +14,27 @@ from typing import Any
 
 import pytest
 
-from duramen_operator.names import API_VERSION
+from duramen_operator.names import API_VERSION, BOOKIE_LABEL
 from duramen_operator.plan.observed import AdminView, Ref
 from duramen_operator.plan.steps import Apply, Delete, Step
-from tests.kubernetes.plan.world import World, make_bookie_set, make_cluster, make_domains
+from tests.kubernetes.plan.world import (
+    World,
+    leave_disks,
+    make_bookie_set,
+    make_cluster,
+    make_domains,
+)
 from tests.tiers import sized
 
 SECURED: dict[str, Any] = {"security": "on", "acceptAnybody": False}
 
 
-def make_rested(replicas: int = 3, zones: int = 0, **spec: Any) -> World:
+def make_rested(
+    replicas: int = 3, zones: int = 0, *, is_shared: bool = False, **spec: Any
+) -> World:
     domains = make_domains(1, zones) if zones else []
-    world = World(make_cluster(domains=domains, **spec), make_bookie_set(replicas=replicas))
+    cluster, own = make_cluster(domains=domains, **spec), make_bookie_set(replicas=replicas)
+    world = World(cluster, own, *(leave_disks(cluster, own) if is_shared else []))
     world.converge()
     return world
 
@@ -42,6 +51,13 @@ def see(*names: str) -> AdminView:
 def name_all(world: World, end: str = "") -> list[str]:
     names = world.names("Pod")
     return [name for name in names if name.startswith("bookies") and name.endswith(end)]
+
+
+def name_able(world: World) -> list[str]:
+    """Those that could register: no second pod of a StatefulSet that is for one bookie alone."""
+    pods = [world.find("Pod", name) for name in name_all(world)]
+    named = [(one["metadata"]["name"], one["metadata"]["labels"]) for one in pods]
+    return [name for name, labels in named if labels.get(BOOKIE_LABEL) in {None, name}]
 
 
 def do(world: World, view: AdminView, passes: int = 3) -> list[Step]:
@@ -83,7 +99,7 @@ def check_rest(world: World, view: AdminView) -> None:
 
 
 def test_what_was_scaled_by_hand_goes_back_and_its_claims_stay() -> None:
-    world = make_rested()
+    world = make_rested(is_shared=True)
     view = see(*name_all(world))
     do(world, view)
     scale(world, "bookies", 5)
@@ -104,7 +120,7 @@ def test_what_was_scaled_by_hand_goes_back_and_its_claims_stay() -> None:
 
 
 def test_while_it_is_silent_they_count_and_their_objects_go_once_it_answers() -> None:
-    world = make_rested()
+    world = make_rested(is_shared=True)
     view = see(*name_all(world))
     do(world, view)
     scale(world, "bookies", 5)
@@ -125,7 +141,7 @@ def test_while_it_is_silent_they_count_and_their_objects_go_once_it_answers() ->
 def test_those_that_share_a_statefulset_have_no_gaps() -> None:
     """The object of one in the middle was deleted by hand: the last one is not kept instead of it,
     since a StatefulSet of four has no fifth pod."""
-    world = make_rested()
+    world = make_rested(is_shared=True)
     view = see(*name_all(world))
     do(world, view)
     scale(world, "bookies", 5)
@@ -139,7 +155,7 @@ def test_those_that_share_a_statefulset_have_no_gaps() -> None:
 
 
 def test_who_registered_stays_and_so_does_everybody_below() -> None:
-    world = make_rested()
+    world = make_rested(is_shared=True)
     scale(world, "bookies", 7)
     view = see("bookies-0", "bookies-1", "bookies-4")
     do(world, view)
@@ -151,7 +167,7 @@ def test_who_registered_stays_and_so_does_everybody_below() -> None:
 
 def test_who_was_registered_once_stays_also_without_a_registration() -> None:
     """As after `accept-loss`, which takes the registration away until its empty disks start."""
-    world = make_rested(replicas=5)
+    world = make_rested(replicas=5, is_shared=True)
     do(world, see(*name_all(world)))
     world.change("BookieSet", "bookies", replicas=3)
     do(world, see("bookies-0", "bookies-1", "bookies-2"))
@@ -169,7 +185,7 @@ def test_a_wish_that_was_taken_back_before_anybody_registered_is_no_bookie() -> 
     assert sum(sizes(world).values()) == 7
     world.change("BookieSet", "bookies", replicas=4)
     do(world, view)
-    assert list(sizes(world).values()) == [2, 1, 1]
+    assert sum(sizes(world).values()) == 4
     check_rest(world, view)
     world.change("BookieSet", "bookies", replicas=7)
     do(world, view)
@@ -178,7 +194,7 @@ def test_a_wish_that_was_taken_back_before_anybody_registered_is_no_bookie() -> 
 
 @pytest.mark.parametrize("is_declared", [True, False])
 def test_a_zone_in_which_nobody_registered_has_none(is_declared: bool) -> None:
-    world = make_rested(zones=3)
+    world = make_rested(zones=3, is_shared=True)
     view = see("bookies-r0-r0-k0-0")
     world.change("BookieSet", "bookies", replicas=1)
     if not is_declared:
@@ -212,14 +228,16 @@ def test_a_bookie_that_is_a_statefulset_by_itself_goes_too() -> None:
     assert sum(sizes(world).values()) == 5
 
 
-@pytest.mark.parametrize("spec", [{}, SECURED], ids=["none", "secured"])
+@pytest.mark.parametrize(
+    "spec", [{"is_shared": True}, {}, SECURED], ids=["shared", "lone", "secured"]
+)
 @pytest.mark.parametrize("view", [AdminView(), see()], ids=["silent", "founded anew"])
 def test_where_nothing_is_known_all_disks_bring_their_bookies_back(
     view: AdminView, spec: dict[str, Any]
 ) -> None:
     world = make_rested(replicas=5, **spec)
     disks = [o for ref, o in world.objects.items() if ref.kind == "PersistentVolumeClaim"]
-    cluster = make_cluster(domains=[], **spec)
+    cluster = make_cluster(domains=[], **(SECURED if spec == SECURED else {}))
     cluster["metadata"]["annotations"] = read_uuid(world)
     again = World(cluster, make_bookie_set(replicas=3), *copy.deepcopy(disks))
     for _ in range(3):
@@ -232,7 +250,7 @@ def test_where_nothing_is_known_all_disks_bring_their_bookies_back(
 
 def test_a_reinstall_over_old_disks_brings_back_all_that_ever_registered() -> None:
     """ZooKeeper has its disks as well: before any bookie runs, all of them are registered."""
-    world = make_rested(replicas=5)
+    world = make_rested(replicas=5, is_shared=True)
     view = see(*name_all(world))
     disks = [o for ref, o in world.objects.items() if ref.kind == "PersistentVolumeClaim"]
     again = World(make_cluster(domains=[]), make_bookie_set(replicas=3), *copy.deepcopy(disks))
@@ -266,11 +284,9 @@ def test_a_reinstall_takes_no_number_of_a_lost_disk_while_nothing_is_known() -> 
 @pytest.mark.parametrize("seed", range(sized(fast=3, gate=6, night=200)))
 def test_whatever_hands_and_answers_come_nobody_who_registered_is_left_out(seed: int) -> None:
     rng = random.Random(seed)
-    spec = rng.choice([{}, {}, SECURED])
+    spec = rng.choice([{"is_shared": True}, {}, SECURED])
     world = make_rested(replicas=rng.randrange(1, 5), zones=rng.choice([0, 2]), **spec)
-    # Where each is a StatefulSet by itself, no second pod of it has a key, and so none registers.
-    end = "-0" if spec else ""
-    names = name_all(world, end)
+    names = name_able(world)
     registered = set(rng.sample(names, rng.randrange(1, len(names) + 1)))
     for _ in range(8):
         act = rng.choice(["wish", "scale", "lose", "forget", "register", "forget objects"])
@@ -287,7 +303,7 @@ def test_whatever_hands_and_answers_come_nobody_who_registered_is_left_out(seed:
         elif act == "forget objects" and world.names("Bookie"):
             world.objects.pop(Ref(API_VERSION, "Bookie", rng.choice(world.names("Bookie"))))
         elif act == "register":
-            registered |= set(rng.sample(name_all(world, end), 1))
+            registered |= set(rng.sample(name_able(world), 1))
         if rng.random() < 0.7:
             world.run_controllers()
         before = claims(world)
@@ -300,7 +316,7 @@ def test_whatever_hands_and_answers_come_nobody_who_registered_is_left_out(seed:
             f"{name}-{index}" for name, count in sizes(world).items() for index in range(count)
         }
         wanted = world.find("BookieSet", "bookies")["spec"]["replicas"]
-        if view.is_reachable or not spec:  # what numbers are free is not known else
+        if view.is_reachable:  # what numbers are free is not known else
             assert len(running) >= wanted
         if view.is_reachable:
             assert registered <= running
@@ -318,7 +334,7 @@ def read_uuid(world: World) -> dict[str, str]:
 
 
 def test_what_is_known_of_a_bookie_outlives_the_answer() -> None:
-    world = make_rested()
+    world = make_rested(is_shared=True)
     names = name_all(world)
     do(world, see(*names))
     before = world.find("Bookie", "bookies-1")["status"]

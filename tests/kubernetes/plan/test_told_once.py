@@ -73,7 +73,7 @@ def test_of_clusters(case: str) -> None:
 def test_of_clusters_that_are_refused_or_missing() -> None:
     world = make_world("plain", replicas=3)
     world.converge()
-    refusals = {name_own("Bookie", "bookies-0"): Problem("Forbidden", "quota")}
+    refusals = {name_own("Bookie", "bookies-0-0"): Problem("Forbidden", "quota")}
     assert "ApplyRefused" in check_twice(world.observe(refusals=refusals), CLUSTER_NOW)
     world.change("BookieSet", "bookies", replicas=1)
     assert check_twice(world.observe(), CLUSTER_NOW) == {"Blocked"}

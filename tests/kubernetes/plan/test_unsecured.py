@@ -1,4 +1,6 @@
-"""Clusters with `security: none` get the very manifests that they got before there was another.
+"""Clusters with `security: none` get the very manifests that they got before.
+
+Older ones, whose bookies share a StatefulSet in each domain, keep theirs; new ones have their own.
 
 A digest of each manifest stands in `unsecured.json`, by case and object: one that changes starts
 pods of running clusters anew. Where that is meant, `DURAMEN_WRITE_GOLDEN=1` writes the file, and
@@ -20,6 +22,8 @@ from tests.kubernetes.plan.world import World
 
 GOLDEN = Path(__file__).with_name("unsecured.json")
 UNSECURED = [case for case, spec in SPECS.items() if spec.get("security", "none") == "none"]
+NEW = ", new"
+CASES = [*UNSECURED, *(f"{case}{NEW}" for case in ("plain", "three zones"))]
 _DIGEST_LENGTH = 12
 _OF_THE_SERVER = {"uid", "resourceVersion", "generation", "creationTimestamp"}
 _MADE_BY_CONTROLLERS = {"Pod", "PersistentVolumeClaim"}
@@ -38,9 +42,9 @@ def _digest(world: World) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize("case", UNSECURED)
+@pytest.mark.parametrize("case", CASES)
 def test_manifests_are_those_of_before(case: str) -> None:
-    world = make_world(case)
+    world = make_world(case.removesuffix(NEW), is_shared=not case.endswith(NEW))
     world.converge()
     present = _digest(world)
     assert len(present) > 10, "the digests of nothing would agree with anything"
@@ -52,4 +56,4 @@ def test_manifests_are_those_of_before(case: str) -> None:
 
 
 def test_no_digest_is_of_a_case_that_is_no_more() -> None:
-    assert set(json.loads(GOLDEN.read_text())) == set(UNSECURED)
+    assert set(json.loads(GOLDEN.read_text())) == set(CASES)

@@ -16,7 +16,18 @@ from typing import Any
 
 import orjson
 
-from duramen_operator.names import API_VERSION, CAUGHT_UP_GATE, NOT_STOPPED_CONDITION
+from duramen_operator.names import (
+    API_VERSION,
+    BOOKIE,
+    BOOKIE_SET_LABEL,
+    CAUGHT_UP_GATE,
+    NOT_STOPPED_CONDITION,
+    REGION_LABEL,
+    ZONE_LABEL,
+    make_labels,
+    name_bookies,
+)
+from duramen_operator.plan.cluster.spread import add_evenly
 from duramen_operator.plan.observed import Json, Observed, Problem, Ref, observe_objects
 from duramen_operator.plan.plan import make_plan
 from duramen_operator.plan.steps import (
@@ -53,6 +64,33 @@ def make_domains(regions: int, zones: int) -> list[dict[str, str]]:
     """`domains` of a LogCluster."""
     places = itertools.product(range(regions), range(zones))
     return [{"region": f"r{region}", "zone": f"r{region}-k{zone}"} for region, zone in places]
+
+
+def leave_disks(cluster: dict[str, Any], bookie_set: dict[str, Any]) -> list[dict[str, Any]]:
+    """The claims of bookies as operators made them that had a StatefulSet for each domain."""
+    places = [(one["region"], one["zone"]) for one in cluster["spec"].get("domains", ())]
+    places = places or [("", "")]
+    set_name, owner = bookie_set["metadata"]["name"], cluster["metadata"]["name"]
+    counts = add_evenly([0] * len(places), bookie_set["spec"].get("replicas", 3))
+    return [
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {
+                "name": f"{claim}-{name_bookies(set_name, region, zone)}-{number}",
+                "labels": {
+                    **make_labels(owner, BOOKIE),
+                    BOOKIE_SET_LABEL: set_name,
+                    REGION_LABEL: region,
+                    ZONE_LABEL: zone,
+                },
+            },
+            "spec": {},
+        }
+        for (region, zone), count in zip(places, counts, strict=True)
+        for number in range(count)
+        for claim in ("journal", "ledgers")
+    ]
 
 
 class World:

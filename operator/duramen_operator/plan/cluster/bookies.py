@@ -1,4 +1,4 @@
-"""Bookies: a StatefulSet for each failure domain of a BookieSet, pinned there, and told so.
+"""Bookies: a StatefulSet for each one of a BookieSet, pinned to its domain, and told so.
 
 Nobody is stopped in passing: StatefulSets are updated OnDelete, so that `plan.evictions.restarts`
 restarts one by a grant, and make one bookie less only where `plan.removal` has a grant for it; a
@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
-from duramen.core.duty import Duty
 from duramen.units import format_size
 from duramen_operator.names import (
     API_VERSION,
@@ -26,7 +25,6 @@ from duramen_operator.names import (
     NODE_ZONE_LABEL,
     REGION_LABEL,
     REMOVAL_ANNOTATION,
-    RETURNED_ANNOTATION,
     ZONE_LABEL,
     make_selector,
     name_bookie_service,
@@ -90,7 +88,7 @@ def read_set(frame: ClusterFrame, bookie_set: KubeObject) -> SetFrame:
     spec = parse_as(BookieSet, bookie_set.body).spec
     domains = () if find_same_names(bookie_set.name, frame.spec.domains) else frame.spec.domains
     shares = share_out(
-        frame.observed, bookie_set, domains, spec.replicas, is_apart=frame.is_secured
+        frame.observed, bookie_set, domains, spec.replicas, may_share=not frame.is_secured
     )
     is_clear = bool(domains) or not frame.spec.domains
     leaving = choose_leaving(frame.observed, shares, spec.replicas) if is_clear else frozenset()
@@ -119,7 +117,7 @@ def make_bookies(own: SetFrame) -> Iterator[Json]:
     """The StatefulSets of a set, and an object for each of its bookies."""
     for share in own.shares:
         for group in share.groups:
-            replicas = _count_made(own, share, group)
+            replicas = _count_made(own, group)
             if replicas is not None:
                 yield make_group(own, share, group, replicas)
         for group in share.idle_groups:
@@ -131,7 +129,6 @@ def make_bookies(own: SetFrame) -> Iterator[Json]:
                 bookie,
                 _make_labels(own, share),
                 own.bookie_set,
-                annotations={RETURNED_ANNOTATION: "true"} if _is_returned(own, bookie) else {},
                 spec={"clusterName": own.frame.name, "bookieSet": own.bookie_set.name},
             )
 
@@ -207,29 +204,18 @@ def is_consented(own: SetFrame) -> bool:
     return own.spec.claims == "Delete" and is_said
 
 
-def _choose_claims_fate(own: SetFrame, share: DomainShare, stopped: Sequence[str]) -> str:
+def _choose_claims_fate(own: SetFrame, group: BookieGroup, stopped: Sequence[str]) -> str:
     """What becomes of claims when their StatefulSet is deleted: they go with the whole set where
     that was consented to, and with a bookie by itself that is drained and to be stopped."""
-    is_drained = own.spec.claims == "Delete" and share.is_apart and bool(stopped)
+    is_drained = own.spec.claims == "Delete" and group.is_lone and bool(stopped)
     return "Delete" if is_consented(own) or is_drained else "Retain"
-
-
-def _is_returned(own: SetFrame, bookie: str) -> bool:
-    """Whether its number was let go, and is taken again with its disks; until it serves."""
-    observed = own.frame.observed
-    item = observed.find("Bookie", bookie)
-    row = (observed.admin.bookies or {}).get(bookie, {}) if observed.admin.is_reachable else {}
-    if item is not None:
-        is_noted = RETURNED_ANNOTATION in item.annotations
-        return is_noted and row.get("duty") != Duty.SERVING.value
-    return row.get("duty") == Duty.DRAINED.value and observed.find("Pod", bookie) is None
 
 
 def _list_stopped(own: SetFrame, group: BookieGroup) -> list[str]:
     return [name for name in group.bookies if read_removal(own.frame.observed, name) == STOPPING]
 
 
-def _count_made(own: SetFrame, share: DomainShare, group: BookieGroup) -> int | None:
+def _count_made(own: SetFrame, group: BookieGroup) -> int | None:
     """How many bookies a StatefulSet makes; those that are to be stopped as long as it does. None:
     it is to be gone, or is gone with its last one."""
     observed, most = own.frame.observed, len(group.bookies)
@@ -238,8 +224,8 @@ def _count_made(own: SetFrame, share: DomainShare, group: BookieGroup) -> int | 
     found = observed.find("StatefulSet", group.name)
     if found is None:
         # Its pod may run on without it: then it is made anew, and has that pod again.
-        is_gone = share.is_apart and bool(stopped) and observed.find("Pod", stopped[0]) is None
-        return None if is_gone else (most if share.is_apart else least)
+        is_gone = group.is_lone and bool(stopped) and observed.find("Pod", stopped[0]) is None
+        return None if is_gone else (most if group.is_lone else least)
     return max(least, min(most, int(found.spec.get("replicas", 1)))) if stopped else most
 
 
@@ -253,7 +239,7 @@ def make_group(own: SetFrame, share: DomainShare, group: BookieGroup, replicas: 
     marks = {REMOVAL_ANNOTATION: ",".join(stopped)} if stopped else {}
     labels = _make_labels(own, share)
     # Of StatefulSets with one selector each would take the others' pods for its own, if left alone.
-    apart = {BOOKIE_LABEL: group.bookies[0]} if share.is_apart else {}
+    apart = {BOOKIE_LABEL: group.bookies[0]} if group.is_lone else {}
     selector = {
         **make_selector(own.frame.name, BOOKIE),
         BOOKIE_SET_LABEL: own.bookie_set.name,
@@ -269,7 +255,7 @@ def make_group(own: SetFrame, share: DomainShare, group: BookieGroup, replicas: 
         # The operator asks first whether a bookie may stop.
         "updateStrategy": {"type": "OnDelete"},
         "persistentVolumeClaimRetentionPolicy": {
-            "whenDeleted": _choose_claims_fate(own, share, stopped),
+            "whenDeleted": _choose_claims_fate(own, group, stopped),
             "whenScaled": "Retain",
         },
         "selector": {"matchLabels": selector},
@@ -290,7 +276,7 @@ def _make_pod(own: SetFrame, share: DomainShare, group: BookieGroup, labels: dic
         labels=labels,
         image=own.frame.image,
         command="duramen-bookie",
-        arguments=_make_arguments(own, share),
+        arguments=_make_arguments(own, share, group),
         ports=list_ports(BOOKIE),
         resources=own.spec.resources,
         probes=probe_service(start_s=START_S, is_secured=own.frame.is_secured),
@@ -304,13 +290,16 @@ def _make_pod(own: SetFrame, share: DomainShare, group: BookieGroup, labels: dic
     )
 
 
-def _make_arguments(own: SetFrame, share: DomainShare) -> list[str]:
+def _make_arguments(own: SetFrame, share: DomainShare, group: BookieGroup) -> list[str]:
     frame = own.frame
     ports = list_ports(BOOKIE)
-    host = name_host(POD_NAME, name_bookie_service(frame.name), frame.namespace)
+    # A second pod, made by a hand, has the first one's name and other disks: it refuses to start.
+    # With identities nobody has a certificate for it.
+    name = group.bookies[0] if group.is_lone and not frame.is_secured else POD_NAME
+    host = name_host(name, name_bookie_service(frame.name), frame.namespace)
     flags = {
         "--cluster": frame.metadata_name,
-        "--id": POD_NAME,
+        "--id": name,
         "--host": "0.0.0.0",
         "--data-port": str(ports["data"]),
         "--admin-port": str(ports["admin"]),
@@ -321,7 +310,7 @@ def _make_arguments(own: SetFrame, share: DomainShare) -> list[str]:
         "--journal-dir": "/journal",
         "--ledger-dir": "/data/ledgers",
         # Without domains there is one zone, and losing a bookie is the loss to survive.
-        "--rack": share.zone or POD_NAME,
+        "--rack": share.zone or name,
     }
     if share.region:
         flags["--region"] = share.region

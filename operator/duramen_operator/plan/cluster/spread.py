@@ -5,15 +5,17 @@ the cluster's leave). So more bookies go where fewest are, and a wish for fewer 
 disk beyond the wish is no bookie where the cluster says that nobody ever registered from it, as
 when a StatefulSet was scaled by hand, or that its bookie is drained and was let go.
 
-The bookies of a share are one StatefulSet, or, where each mounts a key that no other one may have,
-one StatefulSet each; only then there may be gaps. Called by `bookies`. Pure.
-Source: docs/kubernetes/one-hand.md 22; docs/kubernetes/removal.md; docs/kubernetes/security.md
-"Which key lies where".
+Every new bookie is a StatefulSet by itself (*lone*), so that any of them can go. Those of older
+clusters without identities *share* one, and stay so until they go; their numbers have no gaps.
+Called by `bookies`. Pure. Source: docs/kubernetes/one-hand.md 22; docs/kubernetes/removal.md;
+docs/kubernetes/security.md "Which key lies where".
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
+from typing import NamedTuple
 
 from duramen.core.duty import Duty
 from duramen_operator.names import APART, BOOKIE_SET_LABEL, REGION_LABEL, ZONE_LABEL, name_bookies
@@ -22,6 +24,15 @@ from duramen_operator.plan.observed import Json, KubeObject, Observed
 from duramen_operator.resources.clusters import Domain
 
 _LEDGERS = "ledgers"
+_JOURNAL = "journal"
+
+
+class Member(NamedTuple):
+    """A bookie of a share; those that share a StatefulSet sort before the others."""
+
+    is_lone: bool
+    """Whether it is a StatefulSet by itself."""
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +41,8 @@ class BookieGroup:
 
     name: str
     bookies: tuple[str, ...]
+    is_lone: bool
+    """Whether it makes no more than one, ever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,57 +52,69 @@ class DomainShare:
     name: str
     region: str
     zone: str
-    indexes: tuple[int, ...]
-    """The numbers of its bookies, rising; without gaps where they share a StatefulSet."""
+    members: tuple[Member, ...]
+    """Its bookies, rising; those that share a StatefulSet have no gaps."""
     is_declared: bool = True
     """Whether the cluster's domains still name it; what is not named stays, and gets no more."""
-    is_apart: bool = False
-    """Whether each bookie is a StatefulSet by itself."""
-    stranger_indexes: tuple[int, ...] = ()
-    """Numbers of disks or objects that are of no bookie."""
+    stranger_members: tuple[Member, ...] = ()
+    """Disks or objects that are of no bookie."""
 
     def __post_init__(self) -> None:
-        is_whole = self.indexes == tuple(range(len(self.indexes)))
-        assert self.is_apart or is_whole, "a number is a place in the StatefulSet that is shared"
+        numbers = self._sharing
+        is_whole = numbers == tuple(range(len(numbers)))
+        assert is_whole, "a number is a place in the StatefulSet that is shared"
 
     @property
     def count(self) -> int:
         """How many bookies it has."""
-        return len(self.indexes)
+        return len(self.members)
 
     @property
     def bookies(self) -> tuple[str, ...]:
         """The names of its pods, which are the ids of its bookies."""
-        return tuple(map(self.name_bookie, self.indexes))
+        return tuple(map(self.name_bookie, self.members))
 
     @property
     def strangers(self) -> tuple[str, ...]:
         """The names that bookies with those disks or objects would have."""
-        return tuple(map(self.name_bookie, self.stranger_indexes))
+        return tuple(map(self.name_bookie, self.stranger_members))
 
     @property
     def groups(self) -> tuple[BookieGroup, ...]:
         """Its StatefulSets; none where there are no bookies."""
-        if self.is_apart:
-            return tuple(BookieGroup(name.removesuffix(APART), (name,)) for name in self.bookies)
-        return (BookieGroup(self.name, self.bookies),) if self.indexes else ()
+        sharing = tuple(self.name_bookie(Member(False, number)) for number in self._sharing)
+        shared = (BookieGroup(self.name, sharing, is_lone=False),) if sharing else ()
+        return (*shared, *self._make_lone(self.members))
 
     @property
     def idle_groups(self) -> tuple[BookieGroup, ...]:
         """The StatefulSets that there may be, of which no pod is a bookie."""
-        if self.is_apart:
-            return tuple(BookieGroup(one.removesuffix(APART), (one,)) for one in self.strangers)
-        is_idle = bool(self.stranger_indexes) and not self.indexes
-        return (BookieGroup(self.name, ()),) if is_idle else ()
+        is_idle = any(not one.is_lone for one in self.stranger_members) and not self._sharing
+        shared = (BookieGroup(self.name, (), is_lone=False),) if is_idle else ()
+        return (*shared, *self._make_lone(self.stranger_members))
 
     @property
     def place(self) -> str:
         """For people."""
         return f"{self.region}/{self.zone}" if self.zone else "this zone"
 
-    def name_bookie(self, index: int) -> str:
-        """The name of the bookie with that number."""
-        return f"{self.name}-{index}{APART if self.is_apart else ''}"
+    def name_bookie(self, member: Member) -> str:
+        """Its name, which is that of its pod."""
+        return f"{self.name}-{member.number}{APART if member.is_lone else ''}"
+
+    def find_group(self, bookie: str) -> BookieGroup:
+        """The StatefulSet that makes a bookie of this share."""
+        return next(group for group in self.groups if bookie in group.bookies)
+
+    def _make_lone(self, members: Iterable[Member]) -> Iterator[BookieGroup]:
+        for one in members:
+            if one.is_lone:
+                name = f"{self.name}-{one.number}"
+                yield BookieGroup(name, (self.name_bookie(one),), is_lone=True)
+
+    @property
+    def _sharing(self) -> tuple[int, ...]:
+        return tuple(one.number for one in self.members if not one.is_lone)
 
 
 def share_out(
@@ -98,12 +123,12 @@ def share_out(
     domains: Sequence[Domain],
     replicas: int,
     *,
-    is_apart: bool,
+    may_share: bool,
 ) -> tuple[DomainShare, ...]:
     """The shares of a set, declared ones in the order of the domains, then those that only stay.
 
     Args:
-        is_apart: whether each bookie is a StatefulSet by itself. It stays so for good.
+        may_share: whether bookies that share a StatefulSet count, which those with keys never do.
     """
     places = [(domain.region, domain.zone) for domain in domains] or [("", "")]
     names = [name_bookies(bookie_set.name, *place) for place in places]
@@ -112,12 +137,12 @@ def share_out(
         if name not in names:
             names.append(name)
             places.append(place)
-    evidence = _Evidence(observed, bookie_set, is_apart, replicas)
+    evidence = _Evidence(observed, bookie_set, replicas, may_share)
     known = list(map(evidence.list_known, names))
     bookies = _judge_known(evidence, names, known, replicas)
-    going = [evidence.list_decommissioned(name) for name in names]
-    used = [evidence.list_used(name) if is_apart else set[int]() for name in names]
     if evidence.may_grow:
+        going = evidence.list_going(names, bookies)
+        used = list(map(evidence.list_used, names))
         _grow(bookies, used, going, declared=declared, replicas=replicas)
     return tuple(
         DomainShare(
@@ -125,13 +150,20 @@ def share_out(
             *place,
             tuple(sorted(own)),
             is_declared=index < declared,
-            is_apart=is_apart,
-            stranger_indexes=tuple(sorted(there - own)),
+            stranger_members=tuple(sorted(there - own)),
         )
         for index, (name, place, own, there) in enumerate(
             zip(names, places, bookies, known, strict=True)
         )
     )
+
+
+def select_going(members: Iterable[Member], is_asked: Callable[[Member], bool]) -> set[Member]:
+    """Those that go by their own names: of those that share a StatefulSet only the last ones."""
+    own = sorted(members)
+    sharing = [one for one in own if not one.is_lone]
+    last = takewhile(is_asked, reversed(sharing))
+    return {*last, *(one for one in own if one.is_lone and is_asked(one))}
 
 
 def add_evenly(there: Sequence[int], wanted: int) -> list[int]:
@@ -143,9 +175,9 @@ def add_evenly(there: Sequence[int], wanted: int) -> list[int]:
 
 
 def _grow(
-    bookies: Sequence[set[int]],
+    bookies: Sequence[set[Member]],
     used: Sequence[set[int]],
-    going: Sequence[set[int]],
+    going: Sequence[set[Member]],
     *,
     declared: int,
     replicas: int,
@@ -156,8 +188,8 @@ def _grow(
     wanted = add_evenly(staying[:declared], replicas - sum(staying[declared:]))
     for own, old, before, after in zip(bookies, used, staying, wanted, strict=False):
         for _ in range(after - before):
-            taken = own | old
-            own.add(min(set(range(len(taken) + 1)) - taken))
+            taken = {one.number for one in own} | old
+            own.add(Member(True, min(set(range(len(taken) + 1)) - taken)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,20 +198,19 @@ class _Evidence:
 
     observed: Observed
     bookie_set: KubeObject
-    is_apart: bool
     replicas: int
+    may_share: bool
 
     @property
     def may_grow(self) -> bool:
         """Whether it is known which numbers are used. A set that never had a disk has none."""
         is_told = self.observed.admin.is_reachable and self.observed.admin.bookies is not None
-        return not self.is_apart or is_told or not self._has_history
+        return is_told or not self._has_history
 
     @property
     def _has_history(self) -> bool:
         """Whether a bookie of the set may be registered: disks outlive objects in a reinstall."""
-        claims = self.observed.list("PersistentVolumeClaim")
-        has_disks = any(one.labels.get(BOOKIE_SET_LABEL) == self.bookie_set.name for one in claims)
+        has_disks = any(True for _ in self._disks())
         return has_disks or any(one.status.get("incarnation") for one in self._bookies())
 
     @property
@@ -188,121 +219,158 @@ class _Evidence:
         admin = self.observed.admin
         return (admin.bookies if admin.is_reachable else None) or {}
 
-    def list_known(self, name: str) -> set[int]:
+    def list_known(self, name: str) -> set[Member]:
         """The bookies that there are or were: by their objects, and by their disks.
 
         Not by the StatefulSet, where anybody may write a number: no bookie is there before its disk
         is. Disks count because data lies on them: a set that is made again after an uninstall, or a
         StatefulSet that somebody deleted, comes back with all its bookies.
         """
-        claims = (claim.name for claim in self.observed.list("PersistentVolumeClaim"))
-        disks = self._list(f"{_LEDGERS}-{name}", claims) - self._list_let_go(name)
-        return self._close(self.list_objects(name) | disks)
+        own = (claim.name for claim in self._disks(name))
+        disks = self._list(f"{_LEDGERS}-{name}", own) - self._list_let_go(name)
+        return _close(self.list_objects(name) | disks)
 
     def list_used(self, name: str) -> set[int]:
-        """Numbers that are, or were, somebody's: new bookies have new ones, where that may be."""
-        claims = (claim.name for claim in self.observed.list("PersistentVolumeClaim"))
-        return self._list(f"{_LEDGERS}-{name}", claims) | self._list(name, self._rows)
+        """Numbers that are, or were, somebody's, of this set or of one with a name like it."""
+        claims = [claim.name for claim in self.observed.list("PersistentVolumeClaim")]
+        sets = (one.name for one in self.observed.list("StatefulSet"))
+        found = set()
+        for prefix, names in (
+            (f"{_LEDGERS}-{name}", claims),
+            (f"{_JOURNAL}-{name}", claims),
+            (name, self._rows),
+            (name, sets),
+        ):
+            found |= {one.number for one in _match(prefix, names)}
+        return found
 
-    def list_objects(self, name: str) -> set[int]:
+    def list_objects(self, name: str) -> set[Member]:
         """Those that have an object."""
         return self._list(name, (one.name for one in self._bookies()))
 
-    def _list_let_go(self, name: str) -> set[int]:
+    def _list_let_go(self, name: str) -> set[Member]:
         """Those that are drained, have no object, and are made by nobody."""
         drained = [one for one, row in self._rows.items() if row.get("duty") == Duty.DRAINED.value]
         found = self._list(name, drained) - self.list_objects(name)
-        return {index for index in found if not self._is_made(name, index)}
+        return {one for one in found if not self._is_made(name, one)}
 
-    def _is_made(self, name: str, index: int) -> bool:
-        workload, place = (f"{name}-{index}", 0) if self.is_apart else (name, index)
+    def _is_made(self, name: str, member: Member) -> bool:
+        lone = (f"{name}-{member.number}", 0)
+        workload, place = lone if member.is_lone else (name, member.number)
         found = self.observed.find("StatefulSet", workload)
         return found is not None and int(found.spec.get("replicas", 1)) > place
 
-    def list_decommissioned(self, name: str) -> set[int]:
-        """Those that somebody asked to go by name; where others are in between, nobody can."""
-        if not self.is_apart:
-            return set()
-        asked = (one.name for one in self._bookies() if one.spec.get("decommission") is True)
-        return self._list(name, asked)
+    def list_going(self, names: Sequence[str], bookies: Sequence[set[Member]]) -> list[set[Member]]:
+        """Those of each share that somebody asked to go by name."""
+        asked = [one.name for one in self._bookies() if one.spec.get("decommission") is True]
+        named = [self._list(name, asked) for name in names]
+        return [
+            select_going(own, there.__contains__) for own, there in zip(bookies, named, strict=True)
+        ]
 
-    def list_registered(self, name: str) -> set[int]:
+    def list_registered(self, name: str) -> set[Member]:
         """Those that the cluster knows, but for those that were let go."""
         return self._list(name, self._rows) - self._list_let_go(name)
 
-    def list_proven(self, name: str) -> set[int]:
+    def list_proven(self, name: str) -> set[Member]:
         """Those that are registered, or were, or serve."""
         known = (one.name for one in self._bookies() if one.status.get("incarnation"))
         # Who serves is registered, whatever a view says that lags or passes over a node.
         serving = (pod.name for pod in self.observed.list("Pod") if is_serving(pod))
         found = self.list_registered(name) | self._list(name, known) | self._list(name, serving)
-        return self._close(found)
+        return _close(found)
 
-    def list_running(self, name: str, known: set[int]) -> set[int]:
+    def list_running(self, name: str, known: set[Member]) -> set[Member]:
         """Those that there are if nothing is changed while nothing is known: those with an object,
         and of the others, of which there are only disks, those that may run."""
-        objects = self._close(self.list_objects(name))
-        if self.is_apart:
-            return objects | {i for i in known - objects if self._count_replicas(f"{name}-{i}", 1)}
-        return objects | {i for i in known if i < self._count_replicas(name, len(known))}
+        objects = _close(self.list_objects(name))
+        sharing_count = sum(not one.is_lone for one in known)
 
-    def _count_replicas(self, name: str, wanted: int) -> int:
+        def is_running(one: Member) -> bool:
+            if one.is_lone:
+                return self._count_replicas(f"{name}-{one.number}", 1, is_lone=True) > 0
+            return one.number < self._count_replicas(name, sharing_count, is_lone=False)
+
+        return objects | set(filter(is_running, known - objects))
+
+    def _count_replicas(self, name: str, wanted: int, *, is_lone: bool) -> int:
         """Of a StatefulSet. As many as are wanted where there is none: it is to be made anew; but
         where its bookies have objects and this one's is gone, or none is wished, it was let go."""
         found = self.observed.find("StatefulSet", name)
         if found is not None:
             return int(found.spec.get("replicas", 1))
         is_let_go = not self.replicas or any(True for _ in self._bookies())
-        return 0 if self.is_apart and is_let_go else wanted
+        return 0 if is_lone and is_let_go else wanted
 
     def _bookies(self) -> Iterator[KubeObject]:
         uid = self.bookie_set.uid
         return (one for one in self.observed.list("Bookie") if uid in one.owner_uids)
 
-    def _list(self, prefix: str, names: Iterable[str]) -> set[int]:
-        end = APART if self.is_apart else ""
-        pattern = re.compile(rf"{re.escape(prefix)}-(\d{{1,4}}){end}")
-        found = (pattern.fullmatch(name) for name in names)
-        return {int(match[1]) for match in found if match is not None}
+    def _disks(self, name: str = "") -> Iterator[KubeObject]:
+        """The claims of this set, or of one share of it: sets may have names like one another's."""
+        for claim in self.observed.list("PersistentVolumeClaim"):
+            if claim.labels.get(BOOKIE_SET_LABEL) == self.bookie_set.name:
+                place = (claim.labels.get(REGION_LABEL, ""), claim.labels.get(ZONE_LABEL, ""))
+                if not name or name == name_bookies(self.bookie_set.name, *place):
+                    yield claim
 
-    def _close(self, found: set[int]) -> set[int]:
-        """With everybody below, where they share a StatefulSet: its ordinals have no gaps."""
-        return found if self.is_apart else set(range(max(found, default=-1) + 1))
+    def _list(self, prefix: str, names: Iterable[str]) -> set[Member]:
+        return {one for one in _match(prefix, names) if one.is_lone or self.may_share}
+
+
+def _match(prefix: str, names: Iterable[str]) -> Iterator[Member]:
+    """The members that have these names behind a prefix; other names are passed over."""
+    pattern = re.compile(rf"{re.escape(prefix)}-(\d{{1,4}})({APART})?")
+    for match in map(pattern.fullmatch, names):
+        if match is not None:
+            yield Member(match[2] is not None, int(match[1]))
+
+
+def _close(found: set[Member]) -> set[Member]:
+    """With everybody below, of those that share a StatefulSet: its ordinals have no gaps."""
+    last = max((one.number for one in found if not one.is_lone), default=-1)
+    return found | {Member(False, number) for number in range(last + 1)}
 
 
 def _judge_known(
-    evidence: _Evidence, names: Sequence[str], known: Sequence[set[int]], replicas: int
-) -> list[set[int]]:
+    evidence: _Evidence, names: Sequence[str], known: Sequence[set[Member]], replicas: int
+) -> list[set[Member]]:
     """Which of what is known in each share are bookies: all, unless more stay than is wished.
 
     Where none of a set is registered nobody knows what lies on its disks: it may be that the
     cluster was founded anew beside them. Nothing is decided then, as while the cluster is silent.
     """
-    if any(map(evidence.list_registered, names)):
+    # A registration alone makes no bookie: a set with a name like this one's may have it.
+    if any(evidence.list_registered(name) & own for name, own in zip(names, known, strict=True)):
         least = list(map(evidence.list_proven, names))
     else:
         least = list(map(evidence.list_running, names, known))
     bookies = [set(own) for own in known]
-    going = [evidence.list_decommissioned(name) for name in names]
+    going = evidence.list_going(names, bookies)
     staying = [len(own - gone) for own, gone in zip(bookies, going, strict=True)]
     while sum(staying) > replicas:
         doubtful = [
-            own - sure - gone for own, sure, gone in zip(bookies, least, going, strict=True)
+            _list_removable(own) - sure - gone
+            for own, sure, gone in zip(bookies, least, going, strict=True)
         ]
         left = [index for index, found in enumerate(doubtful) if found]
         if not left:
             break
         # What is a disk alone goes before what was made an object for.
-        lone = [
+        bare = [
             found - evidence.list_objects(name) for name, found in zip(names, doubtful, strict=True)
         ]
-        left = [index for index in left if lone[index]] or left
+        left = [index for index in left if bare[index]] or left
         fullest = max(left, key=lambda index: (staying[index], index))
-        # Those that share a StatefulSet have no gaps: what is sure is closed, so its last one goes.
-        choice = lone[fullest] if evidence.is_apart else set[int]()
-        bookies[fullest].discard(max(choice or doubtful[fullest]))
+        bookies[fullest].discard(max(bare[fullest] or doubtful[fullest]))
         staying[fullest] -= 1
     return bookies
+
+
+def _list_removable(own: set[Member]) -> set[Member]:
+    """Those without whom there is no gap: of those that share a StatefulSet only the last one."""
+    last = max((one for one in own if not one.is_lone), default=None)
+    return {one for one in own if one.is_lone or one == last}
 
 
 def find_same_names(bookie_set: str, domains: Iterable[Domain]) -> tuple[str, ...]:

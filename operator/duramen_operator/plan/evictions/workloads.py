@@ -99,8 +99,7 @@ def list_outdated_bookies(own: SetFrame) -> Iterator[str]:
 def is_outdated(own: SetFrame, share: DomainShare, bookie: str) -> bool:
     """Whether a bookie's pod runs as before the last change."""
     observed = own.frame.observed
-    group = next(group for group in share.groups if bookie in group.bookies)
-    found = observed.find("StatefulSet", group.name)
+    found = observed.find("StatefulSet", share.find_group(bookie).name)
     return found is not None and bool(_list_outdated(observed, found, [bookie]))
 
 

@@ -6,11 +6,11 @@ Called by `plan.cluster.bookies`. Pure. Source: docs/kubernetes/removal.md "Who 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from duramen.core.duty import Duty
-from duramen_operator.plan.cluster.spread import DomainShare
+from duramen_operator.plan.cluster.spread import DomainShare, Member, select_going
 from duramen_operator.plan.observed import Observed
 from duramen_operator.plan.removal.record import (
     CANCELLING,
@@ -25,7 +25,7 @@ from duramen_operator.plan.removal.record import (
 class _Candidate(NamedTuple):
     share: DomainShare
     name: str
-    number: int
+    member: Member
 
 
 def choose_leaving(
@@ -33,25 +33,29 @@ def choose_leaving(
 ) -> frozenset[str]:
     """Names of the bookies that are to go.
 
-    Where bookies share a StatefulSet only the last ones of it can, and nobody goes by name.
+    Where bookies share a StatefulSet only the last ones of it can.
     """
-    leaving = {
-        name
-        for share in shares
-        if share.is_apart
-        for name in share.bookies
-        if is_asked(observed.find("Bookie", name)) or is_past_return(observed, name)
-    }
+    leaving = {name for share in shares for name in _list_named(observed, share)}
     while _count(shares, leaving) > replicas:
-        left = [
-            one
-            for one in _list_candidates(shares, leaving)
-            if not (one.share.is_apart and _is_taken_back(observed, one.name))
-        ]
+        found = _list_candidates(shares, leaving)
+        left = [one for one in found if not _is_taken_back(observed, one.name)]
+        # Of those that share a StatefulSet no other one can go instead.
+        left = left or [one for one in found if not one.member.is_lone]
         if not left:
             break
         leaving.add(min(left, key=lambda one: _rank(observed, one, shares, leaving)).name)
     return frozenset(leaving)
+
+
+def _list_named(observed: Observed, share: DomainShare) -> Iterator[str]:
+    """Those that were asked to go by name, and can, or went so far that they cannot stay."""
+
+    def is_going(member: Member) -> bool:
+        name = share.name_bookie(member)
+        is_past = member.is_lone and is_past_return(observed, name, share.find_group(name).name)
+        return is_asked(observed.find("Bookie", name)) or is_past
+
+    return map(share.name_bookie, sorted(select_going(share.members, is_going)))
 
 
 def _is_taken_back(observed: Observed, name: str) -> bool:
@@ -69,9 +73,10 @@ def _list_candidates(shares: Sequence[DomainShare], leaving: set[str]) -> list[_
     """Who may be chosen next."""
     found = []
     for share in shares:
-        own = [_Candidate(share, share.name_bookie(index), index) for index in share.indexes]
+        own = [_Candidate(share, share.name_bookie(one), one) for one in share.members]
         staying = [one for one in own if one.name not in leaving]
-        found += staying if share.is_apart else staying[-1:]
+        found += [one for one in staying if one.member.is_lone]
+        found += [one for one in staying if not one.member.is_lone][-1:]
     return found
 
 
@@ -86,5 +91,5 @@ def _rank(
     is_emptied = phase == 0 and duty not in {None, Duty.SERVING}
     staying = sum(name not in leaving for name in one.share.bookies)
     fullness = 0 if phase or is_emptied else -staying
-    place = (-shares.index(one.share), -one.number)
+    place = (-shares.index(one.share), -one.member.number)
     return (-phase, -is_emptied, one.share.is_declared, fullness, *place)

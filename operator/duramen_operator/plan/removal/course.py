@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from typing import Final, Literal
 
 from duramen.core.duty import Duty
-from duramen_operator.names import REMOVAL_ANNOTATION, RETURNED_ANNOTATION
+from duramen_operator.names import REMOVAL_ANNOTATION
 from duramen_operator.plan.cluster.bookies import SetFrame, find_impossible, make_group
 from duramen_operator.plan.cluster.frame import ClusterFrame
-from duramen_operator.plan.cluster.spread import BookieGroup, DomainShare
+from duramen_operator.plan.cluster.spread import DomainShare
 from duramen_operator.plan.evictions.restarts import draw_token, name_holder
 from duramen_operator.plan.observed import Json, KubeObject
 from duramen_operator.plan.removal.record import (
@@ -48,10 +48,7 @@ def record_next(own: SetFrame, item: KubeObject) -> Removal:
     is_leaving, duty = name in own.leaving, known.find_duty(name)
     match record:
         case "":
-            if is_leaving:
-                return DRAINING
-            is_back = RETURNED_ANNOTATION in item.annotations and duty not in {Duty.SERVING, None}
-            return CANCELLING if is_back else ""
+            return DRAINING if is_leaving else ""
         case "Draining":
             if not is_leaving:
                 return CANCELLING
@@ -84,7 +81,8 @@ def record_cause(own: SetFrame, item: KubeObject) -> Literal["", "name", "replic
 def _is_past_return(own: SetFrame, name: str) -> bool:
     """Whether its StatefulSet went, and its claims with it perhaps: it would find no disks."""
     share = next(share for share in own.shares if name in share.bookies)
-    return share.is_apart and is_past_return(own.frame.observed, name)
+    group = share.find_group(name)
+    return group.is_lone and is_past_return(own.frame.observed, name, group.name)
 
 
 def plan_course(own: SetFrame) -> Iterator[Call | Delete]:
@@ -170,7 +168,7 @@ def _list_due(own: SetFrame) -> Iterator[tuple[SetFrame, DomainShare, KubeObject
 
 def _make_stop(own: SetFrame, share: DomainShare, item: KubeObject) -> Stop:
     frame, name = own.frame, item.name
-    group = _find_group(share, name)
+    group = share.find_group(name)
     found, place = _find_place(own, name)
     assert found is not None, "it was due"
     question = {
@@ -196,7 +194,8 @@ def _is_to_drain(own: SetFrame, share: DomainShare, item: KubeObject, known: Kno
     """Whether its drain is to be asked for. Of bookies that share a StatefulSet the last one is the
     first: one that is drained before those behind it could not go, and they might be refused."""
     name = item.name
-    behind = () if share.is_apart else share.bookies[share.bookies.index(name) + 1 :]
+    sharing = share.find_group(name).bookies
+    behind = sharing[sharing.index(name) + 1 :]
     is_turn = all(known.find_duty(one) is not Duty.SERVING for one in behind)
     is_serving = known.find_duty(name) is Duty.SERVING
     return is_serving and is_turn and name in own.leaving and has_room(own, name)
@@ -234,7 +233,7 @@ def _let_go(own: SetFrame, share: DomainShare, item: KubeObject) -> Iterator[Del
     if _find_grant(own, item) is not None:
         return
     found, _ = _find_place(own, item.name)
-    if share.is_apart and found is not None:
+    if share.find_group(item.name).is_lone and found is not None:
         if not found.is_leaving and own.bookie_set.uid in found.owner_uids:
             yield Delete(found.ref, found.uid, found.resource_version)
         return
@@ -272,14 +271,10 @@ def _find_grant(own: SetFrame, item: KubeObject) -> Json | None:
     return next((one for one in grants if one.get("token") == token), None)
 
 
-def _find_group(share: DomainShare, name: str) -> BookieGroup:
-    return next(group for group in share.groups if name in group.bookies)
-
-
 def _find_place(own: SetFrame, name: str) -> tuple[KubeObject | None, int]:
     """The StatefulSet that makes a bookie, and from how many replicas on it does."""
     share = next(share for share in own.shares if name in share.bookies)
-    group = _find_group(share, name)
+    group = share.find_group(name)
     return own.frame.observed.find("StatefulSet", group.name), group.bookies.index(name)
 
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from duramen.core.duty import Duty
-from duramen_operator.names import APART
 from duramen_operator.plan.evictions.lives import is_running
 from duramen_operator.plan.observed import Json, KubeObject, Observed
 from duramen_operator.resources.bookies import Removal
@@ -27,12 +26,12 @@ def is_asked(item: KubeObject | None) -> bool:
     return item is not None and item.spec.get("decommission") is True
 
 
-def is_past_return(observed: Observed, bookie: str) -> bool:
-    """Whether a bookie that is a StatefulSet by itself lost that, and its claims with it perhaps,
+def is_past_return(observed: Observed, bookie: str, workload: str) -> bool:
+    """Whether a bookie lost the StatefulSet that was it alone, and its claims with it perhaps,
     because it was to be removed: it would find no disks."""
     if read_removal(observed, bookie) != STOPPING:
         return False
-    found = observed.find("StatefulSet", bookie.removesuffix(APART))
+    found = observed.find("StatefulSet", workload)
     return observed.find("Pod", bookie) is None and (found is None or found.is_leaving)
 
 

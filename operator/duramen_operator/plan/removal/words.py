@@ -77,8 +77,8 @@ def _list_blocks(own: SetFrame, item: KubeObject, known: KnownBookies) -> Iterat
     record = read_removal(observed, name)
     if name not in own.leaving and is_asked(item):
         yield (
-            "bookies of a cluster with security: none share a StatefulSet, which has no gaps: take "
-            "decommission back, and lower replicas of the BookieSet: the last ones go"
+            "it shares a StatefulSet, which has no gaps: have those behind it go as well, the last "
+            "one first (kubectl duramen drain); or take decommission back"
         )
     if not observed.admin.is_reachable:
         yield f"the cluster does not answer: {observed.admin.reason}"
