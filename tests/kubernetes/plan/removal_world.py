@@ -208,8 +208,8 @@ class Removing:
         return None
 
     def _may_register(self, pod: str) -> bool:
-        """Not who is one too many by a hand in the StatefulSet of a single bookie: it has that one's
-        name and other disks; or, with identities, no certificate."""
+        """Not who is one too many by a hand in the StatefulSet of one bookie: it has its name and
+        other disks; or, with identities, no certificate."""
         workload, number = self._find_maker(pod)
         maker = self.world.find("StatefulSet", workload)
         return BOOKIE_LABEL not in maker["spec"]["selector"]["matchLabels"] or number == 0
