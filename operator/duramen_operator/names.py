@@ -135,8 +135,8 @@ def name_zookeeper_client(cluster: str) -> str:
 
 
 def name_bookies(bookie_set: str, region: str, zone: str) -> str:
-    """The StatefulSet of a BookieSet's bookies in one failure domain; without domains the set's own
-    name."""
+    """What names of a BookieSet's bookies in one failure domain begin with; without domains the
+    set's own name."""
     parts = [bookie_set, region, zone]
     return shorten("-".join(part for part in parts if part))
 

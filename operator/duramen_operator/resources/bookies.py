@@ -112,7 +112,10 @@ class BookieSetStatus(ResourceStatus):
         str, Field(max_length=1024, description="Label selector of the pods, for kubectl scale.")
     ] = ""
     stateful_sets: Annotated[
-        tuple[str, ...], Field(description="StatefulSets of it, one a failure domain.")
+        tuple[str, ...],
+        Field(
+            description="StatefulSets of it: one a bookie, or of older bookies one a failure domain."
+        ),
     ] = ()
     holds_copies: Annotated[
         bool,

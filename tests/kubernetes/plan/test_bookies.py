@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from duramen_operator.names import CONSENT_ANNOTATION
+from duramen_operator.names import API_VERSION, CONSENT_ANNOTATION, ZONE_LABEL
 from duramen_operator.plan.cluster.spread import add_evenly
 from duramen_operator.plan.observed import AdminView, Ref
-from duramen_operator.plan.steps import Apply, Delete
+from duramen_operator.plan.steps import Apply, Call, Delete
 from tests.kubernetes.plan.world import (
     World,
     leave_disks,
@@ -229,6 +229,47 @@ def test_sets_with_names_like_one_another_keep_their_own_disks_and_numbers() -> 
     (own,) = world.find("StatefulSet", "bookies-1")["metadata"]["ownerReferences"]
     assert own["uid"] == world.find("BookieSet", "bookies-1")["metadata"]["uid"]
     assert world.condition("BookieSet", "bookies", "Ready")["status"] == "True"
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+@pytest.mark.parametrize("replicas", [2, 4, 6])
+def test_domains_with_names_like_one_another_have_bookies_of_their_own(
+    replicas: int, is_shared: bool
+) -> None:
+    """The first bookie of a/b-1 is named as the second one of a/b might be, or its StatefulSet."""
+    cluster = make_cluster(domains=[{"region": "a", "zone": zone} for zone in ("b", "b-1")])
+    own = make_bookie_set(replicas=replicas)
+    world = World(cluster, own, *(leave_disks(cluster, own) if is_shared else []))
+    world.converge()
+    grow(world, replicas + 2)
+    assert sum(read_sizes(world).values()) == replicas + 2
+    zones = [
+        world.find("Bookie", n)["metadata"]["labels"][ZONE_LABEL] for n in world.names("Bookie")
+    ]
+    assert Counter(zones) == dict.fromkeys(("b", "b-1"), replicas // 2 + 1)
+    assert read_progress(world)[0] == "Settled"
+
+
+def test_an_operator_that_dies_between_a_statefulset_and_its_bookie_makes_no_other_one() -> None:
+    world = World(make_cluster(), make_bookie_set(replicas=3))
+    for _ in range(4):
+        steps = world.plan(admin=AdminView(True, "", {})).steps
+        made = [s for s in steps if not (isinstance(s, Apply) and s.about.kind == "Bookie")]
+        world.do([step for step in made if not isinstance(step, Call)])
+    assert read_sizes(world) == {"bookies-0": 1, "bookies-1": 1, "bookies-2": 1}
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_a_bookie_whose_claim_and_object_a_hand_took_away_runs_on(is_shared: bool) -> None:
+    world = make_world(zones=0, is_shared=is_shared)
+    rows = {n: {"id": n, "incarnation": "1", "duty": "serving"} for n in world.names("Bookie")}
+    sizes, last = read_sizes(world), world.names("Bookie")[-1]
+    del world.find("PersistentVolumeClaim", f"ledgers-{last}")["metadata"]["labels"]
+    del world.objects[Ref(API_VERSION, "Bookie", last)]
+    for _ in range(3):
+        world.do(world.plan(admin=AdminView(True, "", rows)).steps)
+    assert read_sizes(world) == sizes
+    assert last in world.names("Bookie")
 
 
 @pytest.mark.parametrize("field", ["journal", "ledgers"])

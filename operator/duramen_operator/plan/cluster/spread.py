@@ -228,25 +228,29 @@ class _Evidence:
         """
         own = (claim.name for claim in self._disks(name))
         disks = self._list(f"{_LEDGERS}-{name}", own) - self._list_let_go(name)
-        return _close(self.list_objects(name) | disks)
+        # Who is registered and made is one whatever became of its claim's labels.
+        made = {one for one in self.list_registered(name) if self._is_made(name, one)}
+        return _close(self.list_objects(name) | disks | made)
 
     def list_used(self, name: str) -> set[int]:
         """Numbers that are, or were, somebody's, of this set or of one with a name like it."""
         claims = [claim.name for claim in self.observed.list("PersistentVolumeClaim")]
-        sets = (one.name for one in self.observed.list("StatefulSet"))
-        found = set()
-        for prefix, names in (
-            (f"{_LEDGERS}-{name}", claims),
-            (f"{_JOURNAL}-{name}", claims),
-            (name, self._rows),
-            (name, sets),
-        ):
-            found |= {one.number for one in _match(prefix, names)}
-        return found
+        others = [
+            one.name
+            for one in (*self.observed.list("StatefulSet"), *self.observed.list("Bookie"))
+            # What this share has by itself is made again under the same number.
+            if self.bookie_set.uid not in one.owner_uids or not self._is_of(one, name)
+        ]
+        found = (
+            *_match(f"{_LEDGERS}-{name}", claims),
+            *_match(f"{_JOURNAL}-{name}", claims),
+            *_match(name, (*self._rows, *others)),
+        )
+        return {one.number for one in found}
 
     def list_objects(self, name: str) -> set[Member]:
         """Those that have an object."""
-        return self._list(name, (one.name for one in self._bookies()))
+        return self._list(name, (one.name for one in self._bookies(name)))
 
     def _list_let_go(self, name: str) -> set[Member]:
         """Those that are drained, have no object, and are made by nobody."""
@@ -258,12 +262,19 @@ class _Evidence:
         lone = (f"{name}-{member.number}", 0)
         workload, place = lone if member.is_lone else (name, member.number)
         found = self.observed.find("StatefulSet", workload)
-        return found is not None and int(found.spec.get("replicas", 1)) > place
+        if found is None or self.bookie_set.uid not in found.owner_uids:
+            return False
+        return self._is_of(found, name) and int(found.spec.get("replicas", 1)) > place
 
     def list_going(self, names: Sequence[str], bookies: Sequence[set[Member]]) -> list[set[Member]]:
         """Those of each share that somebody asked to go by name."""
-        asked = [one.name for one in self._bookies() if one.spec.get("decommission") is True]
-        named = [self._list(name, asked) for name in names]
+        named = [
+            self._list(
+                name,
+                (b.name for b in self._bookies(name) if b.spec.get("decommission") is True),
+            )
+            for name in names
+        ]
         return [
             select_going(own, there.__contains__) for own, there in zip(bookies, named, strict=True)
         ]
@@ -274,7 +285,7 @@ class _Evidence:
 
     def list_proven(self, name: str) -> set[Member]:
         """Those that are registered, or were, or serve."""
-        known = (one.name for one in self._bookies() if one.status.get("incarnation"))
+        known = (one.name for one in self._bookies(name) if one.status.get("incarnation"))
         # Who serves is registered, whatever a view says that lags or passes over a node.
         serving = (pod.name for pod in self.observed.list("Pod") if is_serving(pod))
         found = self.list_registered(name) | self._list(name, known) | self._list(name, serving)
@@ -302,17 +313,26 @@ class _Evidence:
         is_let_go = not self.replicas or any(True for _ in self._bookies())
         return 0 if is_lone and is_let_go else wanted
 
-    def _bookies(self) -> Iterator[KubeObject]:
-        uid = self.bookie_set.uid
-        return (one for one in self.observed.list("Bookie") if uid in one.owner_uids)
+    def _bookies(self, name: str = "") -> Iterator[KubeObject]:
+        """The objects of this set, or of one share of it."""
+        for one in self.observed.list("Bookie"):
+            if self.bookie_set.uid in one.owner_uids and (not name or self._is_of(one, name)):
+                yield one
 
     def _disks(self, name: str = "") -> Iterator[KubeObject]:
         """The claims of this set, or of one share of it: sets may have names like one another's."""
         for claim in self.observed.list("PersistentVolumeClaim"):
-            if claim.labels.get(BOOKIE_SET_LABEL) == self.bookie_set.name:
-                place = (claim.labels.get(REGION_LABEL, ""), claim.labels.get(ZONE_LABEL, ""))
-                if not name or name == name_bookies(self.bookie_set.name, *place):
-                    yield claim
+            is_ours = claim.labels.get(BOOKIE_SET_LABEL) == self.bookie_set.name
+            if is_ours and (not name or self._is_of(claim, name)):
+                yield claim
+
+    def _is_of(self, item: KubeObject, name: str) -> bool:
+        """Whether an object of this set is of that share: its labels say so, since bookies of two
+        shares may have names that read like one another's. Without labels it may be of any."""
+        if REGION_LABEL not in item.labels:
+            return True
+        place = (item.labels[REGION_LABEL], item.labels.get(ZONE_LABEL, ""))
+        return name == name_bookies(self.bookie_set.name, *place)
 
     def _list(self, prefix: str, names: Iterable[str]) -> set[Member]:
         return {one for one in _match(prefix, names) if one.is_lone or self.may_share}
