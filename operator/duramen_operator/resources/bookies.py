@@ -113,9 +113,7 @@ class BookieSetStatus(ResourceStatus):
     ] = ""
     stateful_sets: Annotated[
         tuple[str, ...],
-        Field(
-            description="StatefulSets of it: one a bookie, or of older bookies one a failure domain."
-        ),
+        Field(description="StatefulSets of it: one a bookie, of older ones one a failure domain."),
     ] = ()
     holds_copies: Annotated[
         bool,
