@@ -111,7 +111,7 @@ def test_a_second_pod_by_a_hand_is_the_same_bookie_and_so_none() -> None:
     """Of two pods with one name the one with other disks is refused by the cluster."""
     arguments = read_arguments(make_world(zones=0), "bookies-1")
     assert [arguments[arguments.index(flag) + 1] for flag in ("--id", "--rack", "--advertise")] == [
-        "bookies-1-0", "bookies-1-0", "bookies-1-0.main-bookies.here.svc:7000",
+        "bookies-1-0", "bookies-1-0", "bookies-1-0.main-bookie.here.svc:7101",
     ]  # fmt: skip
 
 

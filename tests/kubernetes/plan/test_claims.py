@@ -32,7 +32,7 @@ FILLED_IN = {"apiVersion", "kind", "status"}
 
 def make_strange(case: str, name: str) -> tuple[World, list[dict[str, Any]]]:
     """A cluster at rest of which one StatefulSet has templates of another hand."""
-    world = make_world(case, replicas=3)
+    world = make_world(case, replicas=3, is_shared=name == "bookies")
     world.converge()
     templates = world.find("StatefulSet", name)["spec"]["volumeClaimTemplates"]
     for template in templates:
@@ -62,10 +62,13 @@ def test_templates_are_sent_as_they_exist(name: str) -> None:
     assert step.manifest["spec"]["volumeClaimTemplates"] == kept
 
 
-def test_a_bookie_that_is_a_statefulset_by_itself_keeps_them_too() -> None:
-    world, kept = make_strange("secured", "bookies-r0-r0-k0-0")
+@pytest.mark.parametrize(
+    ("case", "name"), [("secured", "bookies-r0-r0-k0-0"), ("plain", "bookies-0")]
+)
+def test_a_bookie_that_is_a_statefulset_by_itself_keeps_them_too(case: str, name: str) -> None:
+    world, kept = make_strange(case, name)
     assert not [step for step in world.plan().steps if isinstance(step, Apply)]
-    world.find("StatefulSet", "bookies-r0-r0-k0-0")["spec"]["replicas"] = 0
+    world.find("StatefulSet", name)["spec"]["replicas"] = 0
     (step,) = [step for step in world.plan().steps if isinstance(step, Apply)]
     assert step.manifest["spec"]["volumeClaimTemplates"] == kept
 
@@ -74,7 +77,7 @@ def test_what_the_api_server_fills_in_is_no_reason_to_apply_again() -> None:
     """The digest of a StatefulSet that exists is that with which it was made."""
     world = make_world("plain", replicas=3)
     world.converge()
-    for name in ("main-zookeeper", "bookies"):
+    for name in ("main-zookeeper", "bookies-0"):
         for template in world.find("StatefulSet", name)["spec"]["volumeClaimTemplates"]:
             template |= {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "status": {}}
             template["metadata"]["creationTimestamp"] = None
@@ -83,7 +86,7 @@ def test_what_the_api_server_fills_in_is_no_reason_to_apply_again() -> None:
 
 
 def test_another_size_is_still_told() -> None:
-    world, _ = make_strange("plain", "bookies")
+    world, _ = make_strange("plain", "bookies-0")
     world.settle()
     told = world.condition("BookieSet", "bookies", "Progressing")
     assert told["reason"] == "NotYetSupported"

@@ -41,7 +41,7 @@ def test_a_change_waits_for_the_quorum_and_is_made_then(world: World) -> None:
     found = images(world)
     assert [found[name] for name in RUNNING] == ["one"] * 2
     assert found["main-zookeeper"] == "three", "its members are mended"
-    assert found["bookies"] == found["main-sequencer"] == "two", "these are not restarted by that"
+    assert found["bookies-0"] == found["main-sequencer"] == "two", "these are not restarted by that"
     told = world.condition("LogCluster", "main", "Progressing")
     assert (told["status"], told["reason"]) == ("False", "NoQuorum")
     assert told["message"].startswith("1 of 3 ZooKeeper members serve, and 2 are a majority")

@@ -168,7 +168,7 @@ def test_an_invalid_set_holds_up_no_other() -> None:
     bad = make_bookie_set("bad", replicas=-1)
     world = World(make_cluster(), bad, make_bookie_set("good"))
     world.converge()
-    assert "good" in world.names("StatefulSet")
+    assert "good-0" in world.names("StatefulSet")
     assert world.condition("BookieSet", "bad", "Ready")["reason"] == "InvalidSpec"
 
 

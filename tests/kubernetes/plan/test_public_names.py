@@ -16,7 +16,7 @@ from tests.kubernetes.plan.servers_world import make_world, read_arguments
 from tests.kubernetes.plan.world import World, make_domains
 
 PLACES = {
-    "bookie": ("StatefulSet", "bookies"),
+    "bookie": ("StatefulSet", "bookies-0"),
     "sequencer": ("StatefulSet", "main-sequencer"),
     "writeproxy": ("Deployment", "main-writeproxy"),
     "readproxy": ("Deployment", "main-readproxy"),

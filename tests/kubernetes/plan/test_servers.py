@@ -111,7 +111,7 @@ def test_every_member_has_its_name_before_it_is_ready_and_no_proxy_is_sent_anyth
 def test_what_asks_nobody_who_calls_is_told_that_this_is_meant() -> None:
     world = make_world()
     workloads = [ref for ref in world.objects if ref.kind in {"StatefulSet", "Deployment"}]
-    assert len(workloads) == 5
+    assert len(workloads) == 7
     for ref in workloads:
         assert "--accept-anybody" in read_arguments(world, ref.kind, ref.name), ref
 
@@ -154,7 +154,7 @@ def test_an_external_zookeeper_is_used_and_none_is_made() -> None:
     world = make_world(zookeeper=EXTERNAL)
     assert "main-zookeeper" not in world.names("StatefulSet")
     assert "main-zookeeper-client" not in world.names("Service")
-    for kind, name in (("StatefulSet", "bookies"), ("Deployment", "main-readproxy")):
+    for kind, name in (("StatefulSet", "bookies-0"), ("Deployment", "main-readproxy")):
         arguments = read_arguments(world, kind, name)
         assert arguments[arguments.index("--zookeeper") + 1] == "a:2181,b:2181"
     # Other addresses of the same ensemble are followed.
@@ -179,14 +179,14 @@ def test_another_zookeeper_is_refused(
     first: dict[str, Any], then: dict[str, Any], told: str
 ) -> None:
     world = make_world(zookeeper=first)
-    before = [read_arguments(world, "StatefulSet", n) for n in ("bookies", "main-sequencer")]
+    before = [read_arguments(world, "StatefulSet", n) for n in ("bookies-0", "main-sequencer")]
     sets = world.names("StatefulSet")
     world.change("LogCluster", "main", zookeeper=then)
     world.converge()
     found = world.condition("LogCluster", "main", "Progressing")
     assert (found["status"], found["reason"]) == ("False", "NotYetSupported")
     assert told in found["message"]
-    after = [read_arguments(world, "StatefulSet", n) for n in ("bookies", "main-sequencer")]
+    after = [read_arguments(world, "StatefulSet", n) for n in ("bookies-0", "main-sequencer")]
     if "called" not in told:  # there the addresses may change, and the name may not
         assert after == before
     assert [one[:2] for one in after] == [one[:2] for one in before]
@@ -280,5 +280,5 @@ def test_gossip_can_be_switched_off_without_a_new_start_of_bookies() -> None:
         after = read_arguments(without, kind, f"main-{name}")
         assert "--no-gossip" not in before
         assert ("--no-gossip" in after) == (name != "readproxy")
-    bookies = [read_arguments(world, "StatefulSet", "bookies") for world in (with_it, without)]
+    bookies = [read_arguments(world, "StatefulSet", "bookies-0") for world in (with_it, without)]
     assert bookies[0] == bookies[1]

@@ -89,20 +89,30 @@ def test_no_step_is_about_what_a_stranger_owns(ref: Ref, owner: str) -> None:
     settle_beside(world, ref)
 
 
-def test_a_stranger_with_the_name_of_a_sets_bookies_keeps_it_and_that_is_told() -> None:
+def test_a_stranger_with_the_name_of_a_new_bookie_keeps_it_and_others_are_made() -> None:
     world = make_world()
+    world.add(make_strange(SET, replicas=9))
+    settle_beside(world, SET)
+    assert list_sets(world) == ["bookies-1", "bookies-2", "bookies-3"]
+    assert world.names("Bookie") == ["bookies-1-0", "bookies-2-0", "bookies-3-0"]
+
+
+def test_a_stranger_with_the_name_of_a_bookie_that_is_there_keeps_it_and_that_is_told() -> None:
+    world = make_world()
+    world.converge()
+    del world.objects[SET]
     world.add(make_strange(SET, replicas=9))
     settle_beside(world, SET)
     ready = world.condition("BookieSet", "bookies", "Ready")
     assert (ready["status"], ready["reason"]) == ("False", "CannotBeMade")
-    assert "the StatefulSet bookies belongs to somebody else" in ready["message"]
-    assert world.names("Bookie") == []
+    assert "the StatefulSet bookies-0 belongs to somebody else" in ready["message"]
+    assert list_sets(world) == ["bookies-1", "bookies-2"]
     assert world.find("LogCluster", "main")["status"]["bookies"]["wanted"] == 3
 
 
 @pytest.mark.parametrize(
     "ref",
-    [r for r in list_made() if r.kind != "Bookie" and r != SET],
+    [r for r in list_made() if r.kind != "Bookie" and not r.name.startswith("bookies-")],
     ids=lambda r: r.kind + r.name,
 )
 def test_a_name_that_a_stranger_has_is_told_of_the_cluster(ref: Ref) -> None:
