@@ -17,8 +17,8 @@ from duramen.runtime.embedded_zookeeper import EmbeddedZooKeeper
 
 T = TypeVar("T")
 
-# Far above what any test takes, below pytest's own time-out, so that a hang names its coroutine. The
-# longest one starts five JVMs: 14 s on a machine of its own, four times that beside other tests.
+# Far above what any test takes, below pytest's own time-out, so that a hang names its coroutine.
+# The longest one starts five JVMs: 14 s on a machine of its own, four times that beside others.
 RUN_TIMEOUT_S = 240.0
 # Type of a multi in the header of ZooKeeper's frames: length, xid, type, four bytes each.
 _MULTI_TYPE = (14).to_bytes(4, "big")
