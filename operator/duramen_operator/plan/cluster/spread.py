@@ -27,7 +27,7 @@ _LEDGERS = "ledgers"
 _JOURNAL = "journal"
 
 
-class Member(NamedTuple):
+class SetMember(NamedTuple):
     """A bookie of a share; those that share a StatefulSet sort before the others."""
 
     is_lone: bool
@@ -52,11 +52,11 @@ class DomainShare:
     name: str
     region: str
     zone: str
-    members: tuple[Member, ...]
+    members: tuple[SetMember, ...]
     """Its bookies, rising; those that share a StatefulSet have no gaps."""
     is_declared: bool = True
     """Whether the cluster's domains still name it; what is not named stays, and gets no more."""
-    stranger_members: tuple[Member, ...] = ()
+    stranger_members: tuple[SetMember, ...] = ()
     """Disks or objects that are of no bookie."""
 
     def __post_init__(self) -> None:
@@ -82,7 +82,7 @@ class DomainShare:
     @property
     def groups(self) -> tuple[BookieGroup, ...]:
         """Its StatefulSets; none where there are no bookies."""
-        sharing = tuple(self.name_bookie(Member(False, number)) for number in self._sharing)
+        sharing = tuple(self.name_bookie(SetMember(False, number)) for number in self._sharing)
         shared = (BookieGroup(self.name, sharing, is_lone=False),) if sharing else ()
         return (*shared, *self._make_lone(self.members))
 
@@ -98,7 +98,7 @@ class DomainShare:
         """For people."""
         return f"{self.region}/{self.zone}" if self.zone else "this zone"
 
-    def name_bookie(self, member: Member) -> str:
+    def name_bookie(self, member: SetMember) -> str:
         """Its name, which is that of its pod."""
         return f"{self.name}-{member.number}{APART if member.is_lone else ''}"
 
@@ -106,7 +106,7 @@ class DomainShare:
         """The StatefulSet that makes a bookie of this share."""
         return next(group for group in self.groups if bookie in group.bookies)
 
-    def _make_lone(self, members: Iterable[Member]) -> Iterator[BookieGroup]:
+    def _make_lone(self, members: Iterable[SetMember]) -> Iterator[BookieGroup]:
         for one in members:
             if one.is_lone:
                 name = f"{self.name}-{one.number}"
@@ -158,7 +158,9 @@ def share_out(
     )
 
 
-def select_going(members: Iterable[Member], is_asked: Callable[[Member], bool]) -> set[Member]:
+def select_going(
+    members: Iterable[SetMember], is_asked: Callable[[SetMember], bool]
+) -> set[SetMember]:
     """Those that go by their own names: of those that share a StatefulSet only the last ones."""
     own = sorted(members)
     sharing = [one for one in own if not one.is_lone]
@@ -175,9 +177,9 @@ def add_evenly(there: Sequence[int], wanted: int) -> list[int]:
 
 
 def _grow(
-    bookies: Sequence[set[Member]],
+    bookies: Sequence[set[SetMember]],
     used: Sequence[set[int]],
-    going: Sequence[set[Member]],
+    going: Sequence[set[SetMember]],
     *,
     declared: int,
     replicas: int,
@@ -189,7 +191,7 @@ def _grow(
     for own, old, before, after in zip(bookies, used, staying, wanted, strict=False):
         for _ in range(after - before):
             taken = {one.number for one in own} | old
-            own.add(Member(True, min(set(range(len(taken) + 1)) - taken)))
+            own.add(SetMember(True, min(set(range(len(taken) + 1)) - taken)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +221,7 @@ class _Evidence:
         admin = self.observed.admin
         return (admin.bookies if admin.is_reachable else None) or {}
 
-    def list_known(self, name: str) -> set[Member]:
+    def list_known(self, name: str) -> set[SetMember]:
         """The bookies that there are or were: by their objects, and by their disks.
 
         Not by the StatefulSet, where anybody may write a number: no bookie is there before its disk
@@ -248,17 +250,17 @@ class _Evidence:
         )
         return {one.number for one in found}
 
-    def list_objects(self, name: str) -> set[Member]:
+    def list_objects(self, name: str) -> set[SetMember]:
         """Those that have an object."""
         return self._list(name, (one.name for one in self._bookies(name)))
 
-    def _list_let_go(self, name: str) -> set[Member]:
+    def _list_let_go(self, name: str) -> set[SetMember]:
         """Those that are drained, have no object, and are made by nobody."""
         drained = [one for one, row in self._rows.items() if row.get("duty") == Duty.DRAINED.value]
         found = self._list(name, drained) - self.list_objects(name)
         return {one for one in found if not self._is_made(name, one)}
 
-    def _is_made(self, name: str, member: Member) -> bool:
+    def _is_made(self, name: str, member: SetMember) -> bool:
         lone = (f"{name}-{member.number}", 0)
         workload, place = lone if member.is_lone else (name, member.number)
         found = self.observed.find("StatefulSet", workload)
@@ -266,7 +268,9 @@ class _Evidence:
             return False
         return self._is_of(found, name) and int(found.spec.get("replicas", 1)) > place
 
-    def list_going(self, names: Sequence[str], bookies: Sequence[set[Member]]) -> list[set[Member]]:
+    def list_going(
+        self, names: Sequence[str], bookies: Sequence[set[SetMember]]
+    ) -> list[set[SetMember]]:
         """Those of each share that somebody asked to go by name."""
         named = [
             self._list(
@@ -279,11 +283,11 @@ class _Evidence:
             select_going(own, there.__contains__) for own, there in zip(bookies, named, strict=True)
         ]
 
-    def list_registered(self, name: str) -> set[Member]:
+    def list_registered(self, name: str) -> set[SetMember]:
         """Those that the cluster knows, but for those that were let go."""
         return self._list(name, self._rows) - self._list_let_go(name)
 
-    def list_proven(self, name: str) -> set[Member]:
+    def list_proven(self, name: str) -> set[SetMember]:
         """Those that are registered, or were, or serve."""
         known = (one.name for one in self._bookies(name) if one.status.get("incarnation"))
         # Who serves is registered, whatever a view says that lags or passes over a node.
@@ -291,13 +295,13 @@ class _Evidence:
         found = self.list_registered(name) | self._list(name, known) | self._list(name, serving)
         return _close(found)
 
-    def list_running(self, name: str, known: set[Member]) -> set[Member]:
+    def list_running(self, name: str, known: set[SetMember]) -> set[SetMember]:
         """Those that there are if nothing is changed while nothing is known: those with an object,
         and of the others, of which there are only disks, those that may run."""
         objects = _close(self.list_objects(name))
         sharing_count = sum(not one.is_lone for one in known)
 
-        def is_running(one: Member) -> bool:
+        def is_running(one: SetMember) -> bool:
             if one.is_lone:
                 return self._count_replicas(f"{name}-{one.number}", 1, is_lone=True) > 0
             return one.number < self._count_replicas(name, sharing_count, is_lone=False)
@@ -334,27 +338,27 @@ class _Evidence:
         place = (item.labels[REGION_LABEL], item.labels.get(ZONE_LABEL, ""))
         return name == name_bookies(self.bookie_set.name, *place)
 
-    def _list(self, prefix: str, names: Iterable[str]) -> set[Member]:
+    def _list(self, prefix: str, names: Iterable[str]) -> set[SetMember]:
         return {one for one in _match(prefix, names) if one.is_lone or self.may_share}
 
 
-def _match(prefix: str, names: Iterable[str]) -> Iterator[Member]:
+def _match(prefix: str, names: Iterable[str]) -> Iterator[SetMember]:
     """The members that have these names behind a prefix; other names are passed over."""
     pattern = re.compile(rf"{re.escape(prefix)}-(\d{{1,4}})({APART})?")
     for match in map(pattern.fullmatch, names):
         if match is not None:
-            yield Member(match[2] is not None, int(match[1]))
+            yield SetMember(match[2] is not None, int(match[1]))
 
 
-def _close(found: set[Member]) -> set[Member]:
+def _close(found: set[SetMember]) -> set[SetMember]:
     """With everybody below, of those that share a StatefulSet: its ordinals have no gaps."""
     last = max((one.number for one in found if not one.is_lone), default=-1)
-    return found | {Member(False, number) for number in range(last + 1)}
+    return found | {SetMember(False, number) for number in range(last + 1)}
 
 
 def _judge_known(
-    evidence: _Evidence, names: Sequence[str], known: Sequence[set[Member]], replicas: int
-) -> list[set[Member]]:
+    evidence: _Evidence, names: Sequence[str], known: Sequence[set[SetMember]], replicas: int
+) -> list[set[SetMember]]:
     """Which of what is known in each share are bookies: all, unless more stay than is wished.
 
     Where none of a set is registered nobody knows what lies on its disks: it may be that the
@@ -387,7 +391,7 @@ def _judge_known(
     return bookies
 
 
-def _list_removable(own: set[Member]) -> set[Member]:
+def _list_removable(own: set[SetMember]) -> set[SetMember]:
     """Those without whom there is no gap: of those that share a StatefulSet only the last one."""
     last = max((one for one in own if not one.is_lone), default=None)
     return {one for one in own if one.is_lone or one == last}

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from duramen.core.duty import Duty
-from duramen_operator.plan.cluster.spread import DomainShare, Member, select_going
+from duramen_operator.plan.cluster.spread import DomainShare, SetMember, select_going
 from duramen_operator.plan.observed import Observed
 from duramen_operator.plan.removal.record import (
     CANCELLING,
@@ -25,7 +25,7 @@ from duramen_operator.plan.removal.record import (
 class _Candidate(NamedTuple):
     share: DomainShare
     name: str
-    member: Member
+    member: SetMember
 
 
 def choose_leaving(
@@ -50,7 +50,7 @@ def choose_leaving(
 def _list_named(observed: Observed, share: DomainShare) -> Iterator[str]:
     """Those that were asked to go by name, and can, or went so far that they cannot stay."""
 
-    def is_going(member: Member) -> bool:
+    def is_going(member: SetMember) -> bool:
         name = share.name_bookie(member)
         is_past = member.is_lone and is_past_return(observed, name, share.find_group(name).name)
         return is_asked(observed.find("Bookie", name)) or is_past
