@@ -18,7 +18,7 @@ WRITING_PASSES_MAX = 3
 ROUNDS = 12
 
 
-@pytest.mark.parametrize("seed", range(sized(fast=5, gate=10, night=300)))
+@pytest.mark.parametrize("seed", range(sized(fast=5, gate=30, night=300)))
 def test_whatever_hands_did_all_is_as_the_spec_says(seed: int) -> None:
     walk = HandWalk(seed)
     for _ in range(STEPS):
