@@ -1,8 +1,9 @@
-"""Nine bookies on nine nodes in three regions, under load: restarted, more and fewer, one cut off.
+"""Nine bookies on nine nodes in three regions, under load, of a cluster from before ADR 0047.
 
-Of the night. The histories of the load go before the judge of the chaos runs, and each tells how
-long logs went without an acknowledgement; pods of bookies are recorded, change by change. Source:
-docs/kubernetes/restarts.md, docs/kubernetes/removal.md.
+They share a StatefulSet for each domain, are restarted, become more and fewer, one by its name, and
+move over to StatefulSets of their own; then a node is cut off. Of the night. Histories of the load
+go before the judge of the chaos runs, and each tells how long logs went without an acknowledgement;
+pods of bookies are recorded, change by change. Source: docs/kubernetes/restarts.md, removal.md.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
+from duramen_operator.names import BOOKIE_LABEL
 from tests.chaos.history import read_clock_ns
 from tests.kubernetes.cluster.inside import RealCluster
 from tests.kubernetes.kubelet.installation import RELEASE, Installation, installed, values
@@ -26,7 +28,8 @@ from tests.kubernetes.kubelet.loaded import (
     scale_bookies,
     wait_calm,
 )
-from tests.kubernetes.kubelet.pod_history import recording
+from tests.kubernetes.kubelet.pod_history import PodHistory, recording
+from tests.kubernetes.plan.world import leave_disks, make_bookie_set, make_cluster, make_domains
 from tests.process.chaos_load import ChaosLoad, running_load
 from tests.process.times import HANG_S
 from tests.waiting import comes_true
@@ -43,10 +46,19 @@ LOAD_NODE = "node8"
 
 @pytest.fixture(scope="module")
 def release(kubelet: RealCluster) -> Iterator[Installation]:
-    domains = [{"region": f"r{r}", "zone": f"r{r}-k{k}"} for r in range(3) for k in range(3)]
+    domains = make_domains(3, 3)
     chosen = values(cluster={"domains": domains}, bookies={"replicas": COUNT})
-    with installed(kubelet, chosen) as found:
+    # Over disks of the older form its StatefulSets are made again, as in a reinstall.
+    older = leave_disks(
+        make_cluster(RELEASE, domains=domains), make_bookie_set(RELEASE, RELEASE, replicas=COUNT)
+    )
+    for claim in older:
+        claim["spec"] = {
+            "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}
+        }  # fmt: skip
+    with installed(kubelet, chosen, *older) as found:
         wait_calm(found)
+        assert len(list_sharing(found)) == COUNT
         yield found
         found.print_figures()
 
@@ -54,6 +66,34 @@ def release(kubelet: RealCluster) -> Iterator[Installation]:
 def list_uids(release: Installation) -> dict[str, str]:
     """Name to uid of each bookie's pod."""
     return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in release.pods("bookie")}
+
+
+def list_sharing(release: Installation) -> list[str]:
+    """The bookies whose StatefulSet may have others."""
+    pods = release.pods("bookie")
+    found = [pod for pod in pods if BOOKIE_LABEL not in pod["metadata"]["labels"]]
+    return sorted(pod["metadata"]["name"] for pod in found)
+
+
+def have_go(release: Installation, names: Sequence[str]) -> None:
+    """These bookies are to go, by their names."""
+    patch = json.dumps({"spec": {"decommission": True}})
+    for name in names:
+        release.kubectl("patch", "bookie", name, "--type=merge", f"--patch={patch}")
+
+
+def wait_settled(release: Installation, count: int, words: str) -> None:
+    """Until so many bookies serve and nothing is left to be done."""
+    with release.timed(words):
+        is_there = functools.partial(has_bookies, release, count)
+        assert asyncio.run(comes_true(is_there, 4 * HANG_S)), release.describe()
+    wait_calm(release)
+
+
+def find_stopped(history: PodHistory, names: Iterable[str]) -> list[str]:
+    """Moments at which one of these was stopped."""
+    chosen = {*names}
+    return [one.text for one in history.moments if one.stopped & chosen]
 
 
 async def load_beside(
@@ -96,22 +136,46 @@ def test_a_new_flag_restarts_all_bookies_one_by_one(release: Installation, tmp_p
     print(f"\n{release.seconds}, {len(history.moments)} changes of readiness")
 
 
-def test_three_bookies_come_and_go(release: Installation, tmp_path: Path) -> None:
+def test_three_bookies_come_and_three_go_one_by_its_name(
+    release: Installation, tmp_path: Path
+) -> None:
     before = list_uids(release)
+    named = sorted(before)[COUNT // 2]
 
     def resize(_: ChaosLoad) -> None:
-        for count, words in ((MORE, "three bookies more"), (COUNT, "three drained and removed")):
-            scale_bookies(release, count)
-            with release.timed(words):
-                is_there = functools.partial(has_bookies, release, count)
-                assert asyncio.run(comes_true(is_there, 4 * HANG_S)), release.describe()
-            wait_calm(release)
+        scale_bookies(release, MORE)
+        wait_settled(release, MORE, "three bookies more")
+        scale_bookies(release, COUNT)
+        have_go(release, [named])
+        wait_settled(release, COUNT, f"{named} and two others drained and removed")
 
     with release.explained(), recording(release, "bookie") as history:
         asyncio.run(load_beside(release, tmp_path, "resized", resize))
-    assert list_uids(release) == before
-    assert not [one.text for one in history.moments if one.stopped & before.keys()]
+    after = list_uids(release)
+    assert before.items() - {(named, before[named])} <= after.items()
+    assert len(after) == COUNT and named not in after
+    assert not find_stopped(history, before.keys() - {named})
     print(f"\n{release.seconds}")
+
+
+def test_all_move_to_statefulsets_of_their_own(release: Installation, tmp_path: Path) -> None:
+    older = list_sharing(release)
+    kept = {name: uid for name, uid in list_uids(release).items() if name not in older}
+    assert len(older) == COUNT - 1 and len(kept) == 1
+
+    def move(_: ChaosLoad) -> None:
+        for region in range(3):
+            names = [name for name in older if f"-r{region}-" in name]
+            have_go(release, names)
+            wait_settled(release, COUNT, f"{len(names)} of region r{region} moved over")
+
+    with release.explained(), recording(release, "bookie") as history:
+        asyncio.run(load_beside(release, tmp_path, "moved", move))
+    after = list_uids(release)
+    assert list_sharing(release) == [] and len(after) == COUNT
+    assert kept.items() <= after.items() and not find_stopped(history, kept)
+    at_once = [moment for moment in history.moments if len(moment.stopped) > 1]
+    print(f"\n{release.seconds}; more than one stopped at once: {len(at_once)} times")
 
 
 def test_a_node_that_is_cut_off_for_a_minute_comes_back(
