@@ -338,7 +338,7 @@ def test_one_zone_gets_a_rack_for_each_bookie_and_is_told_of_shared_nodes(
         here.install(domains=[], zookeeper={"members": 1})
         for pod in here.pods():
             arguments = pod["spec"]["containers"][0]["args"]
-            assert arguments[arguments.index("--rack") + 1] == "$(POD_NAME)"
+            assert arguments[arguments.index("--rack") + 1] == pod["metadata"]["name"]
         assert here.condition("LogCluster", "main", "PlacementSatisfied") == "True/AsDeclared"
         found = here.find("LogCluster", "main")
         assert found is not None
