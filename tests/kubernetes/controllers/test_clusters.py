@@ -372,7 +372,7 @@ def test_a_zone_without_nodes_is_told_and_nothing_runs_elsewhere(
             pods = [one for one in here.pods() if not one["spec"].get("nodeName")]
             return [one["metadata"]["name"] for one in pods]
 
-        last = ["main-r9-r9-k9-0"]
+        last = ["main-r9-r9-k9-0-0"]
         wait_for_objects(lambda: list_homeless() == last, SETTLE_S, "nodes for two bookies")
 
 

@@ -18,6 +18,7 @@ import functools
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
@@ -225,15 +226,19 @@ def allow_claims(here: RemovalGround) -> None:
     here.run("annotate", "bks/main", f"{CONSENT_ANNOTATION}={uid}")
 
 
-def are_claims_named(here: RemovalGround) -> bool:
-    """Whether the claims go with the set's StatefulSets."""
+def count_fates(here: RemovalGround) -> Counter[str]:
+    """What becomes of claims with each StatefulSet of the set."""
     here.register()
     selector = "app.kubernetes.io/component=bookie"
-    policies = [
-        one["spec"].get("persistentVolumeClaimRetentionPolicy", {}).get("whenDeleted")
+    return Counter(
+        one["spec"].get("persistentVolumeClaimRetentionPolicy", {}).get("whenDeleted", "")
         for one in here.cluster.list("statefulsets", here.namespace, selector)
-    ]
-    return "Delete" in policies
+    )
+
+
+def are_claims_named(here: RemovalGround) -> bool:
+    """Whether the claims go with the set's StatefulSets, each with its own."""
+    return count_fates(here) == {"Delete": MOST}
 
 
 def consent(here: RemovalGround) -> None:
@@ -250,7 +255,9 @@ def take_back(here: RemovalGround) -> None:
     """The mind is changed: claims stay again, whoever deletes the set then."""
     here.run("annotate", "bks/main", f"{CONSENT_ANNOTATION}-")
     with running_operator(here.operator):
-        wait_for_objects(lambda: not are_claims_named(here), SETTLE_S, "the claims to stay")
+        wait_for_objects(
+            lambda: count_fates(here) == {"Retain": MOST}, SETTLE_S, "the claims to stay"
+        )
     here.run("patch", "bks/main", "--type=merge", '--patch={"spec": {"claims": "Retain"}}')
     here.settle(MOST)
 
