@@ -14,7 +14,7 @@ from typing import Protocol, assert_never
 
 from duramen_operator.kube import Kube, Refused
 from duramen_operator.names import CLUSTER_LABEL, MANAGED_BY, MANAGED_BY_LABEL
-from duramen_operator.plan.observed import Json, Observed, Problem, Ref
+from duramen_operator.plan.observed import NAME_TAKEN, Json, Observed, Problem, Ref
 from duramen_operator.plan.steps import (
     Apply,
     Call,
@@ -223,15 +223,15 @@ async def _check_name_is_free(kube: Kube, step: Apply) -> None:
     labels = found["metadata"].get("labels", {})
     if labels.get(MANAGED_BY_LABEL) != MANAGED_BY:
         message = "there is one that the operator did not make; delete it, or rename the cluster"
-        raise Refused(_CONFLICT, Problem("NameTaken", message))
+        raise Refused(_CONFLICT, Problem(NAME_TAKEN, message))
     owner = labels.get(CLUSTER_LABEL)
     if owner != step.manifest["metadata"].get("labels", {}).get(CLUSTER_LABEL):
         message = f"there is one of the cluster {owner}; rename the set or the cluster"
-        raise Refused(_CONFLICT, Problem("NameTaken", message))
+        raise Refused(_CONFLICT, Problem(NAME_TAKEN, message))
 
 
 def _is_stale(step: Step, refused: Refused) -> bool:
-    if refused.problem.code == "NameTaken":
+    if refused.problem.code == NAME_TAKEN:
         return False
     if isinstance(step, Apply):
         return refused.status == _CONFLICT

@@ -18,6 +18,9 @@ Json = Mapping[str, Any]
 EVERY_NAMESPACE: Final = "*"
 """No namespace has this name."""
 
+NAME_TAKEN: Final = "NameTaken"
+"""The code of a step that was refused because another one's object has the name."""
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Ref:
@@ -219,6 +222,9 @@ class Observed:
     refusals: Mapping[Ref, Problem] = field(default_factory=dict)
     """What the last pass was refused, by the object that the step was about. Not a state: a worker
     that starts anew tries once more and is told the same again."""
+    taken: frozenset[Ref] = frozenset()
+    """Claims and StatefulSets of the namespace that are not of this cluster: names that its disks
+    and pods may not have, whoever has them."""
     _by_kind: Mapping[str, Sequence[KubeObject]] = field(init=False, repr=False, compare=False)
     _by_name: Mapping[tuple[str, str], KubeObject] = field(init=False, repr=False, compare=False)
     """A plan asks for objects some thousand times, and there may be thousands of them."""

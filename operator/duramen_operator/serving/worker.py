@@ -216,15 +216,16 @@ class ClusterWorker:
     async def _list(self) -> Observed:
         """The objects around the cluster; nobody was asked yet."""
         found = await list_around(self._context.kube, self.cluster_name)
-        for kind, items in found.items():
+        for kind, items in found.objects.items():
             self._context.watches.on_list(kind, items, self.cluster_name)
         settings = self._context.settings
         return observe_objects(
             settings.namespace,
             self.cluster_name,
-            [item for items in found.values() for item in items],
+            found.everything,
             images=settings.images,
             refusals=self._refusals,
+            taken=found.taken,
         )
 
     def _judge(self, plan: Plan, outcome: PlanOutcome, now: datetime) -> float:

@@ -70,8 +70,7 @@ class Ground(NamedTuple):
     async def observe(self) -> Observed:
         """What the worker would see."""
         found = await list_around(self.admin, "main")
-        objects = [item for items in found.values() for item in items]
-        return observe_objects(self.kube.namespace, "main", objects)
+        return observe_objects(self.kube.namespace, "main", found.everything, taken=found.taken)
 
     async def read(self) -> Data:
         """What the Secrets hold."""

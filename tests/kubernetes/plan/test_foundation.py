@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from duramen_operator.names import make_labels
 from duramen_operator.plan.cluster.zookeeper import FOUNDING_VARIABLE
 from duramen_operator.plan.observed import Ref
 from duramen_operator.plan.steps import Apply, Delete, Event, Status, Step
@@ -254,8 +255,10 @@ def keep_claims(world: World, *numbers: int) -> None:
 def keep_claims_of_five(world: World) -> None:
     keep_claims(world, 0, 1, 2)
     for number in (3, 4):
-        name = f"data-main-zookeeper-{number}"
-        world.add({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name}})
+        metadata = {
+            "name": f"data-main-zookeeper-{number}", "labels": make_labels("main", "zookeeper"),
+        }  # fmt: skip
+        world.add({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata})
 
 
 OTHERWISE: dict[str, tuple[str, Edit, str]] = {

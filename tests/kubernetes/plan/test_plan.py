@@ -11,7 +11,7 @@ import random
 
 import pytest
 
-from duramen_operator.names import PAUSED_ANNOTATION
+from duramen_operator.names import PAUSED_ANNOTATION, make_labels
 from duramen_operator.plan.steps import Apply, Delete, Event, Status
 from tests.kubernetes.plan.cases import SPECS, make_world
 from tests.kubernetes.plan.world import World, make_bookie_set, make_cluster
@@ -180,7 +180,11 @@ def test_what_belongs_to_somebody_else_is_left_alone(kind: str) -> None:
     theirs = {
         "apiVersion": versions.get(kind, "apps/v1"),
         "kind": kind,
-        "metadata": {"name": name, "ownerReferences": [owner]},
+        "metadata": {
+            "name": name,
+            "labels": make_labels("main", "other"),
+            "ownerReferences": [owner],
+        },
         "spec": {"replicas": 1},
     }
     world = World(make_cluster(), make_bookie_set(), theirs)

@@ -27,8 +27,16 @@ from duramen_operator.names import (
     make_labels,
     name_bookies,
 )
+from duramen_operator.observe.listing import NAMED, split_made
 from duramen_operator.plan.cluster.spread import add_evenly
-from duramen_operator.plan.observed import Json, Observed, Problem, Ref, observe_objects
+from duramen_operator.plan.observed import (
+    Json,
+    KubeObject,
+    Observed,
+    Problem,
+    Ref,
+    observe_objects,
+)
 from duramen_operator.plan.plan import make_plan
 from duramen_operator.plan.steps import (
     Apply,
@@ -117,8 +125,12 @@ class World:
 
     def observe(self, **others: Any) -> Observed:
         """What the operator would see."""
-        objects = orjson.loads(orjson.dumps(list(self.objects.values())))
-        return observe_objects(NAMESPACE, "main", objects, **others)
+        found = orjson.loads(orjson.dumps(list(self.objects.values())))
+        objects = [one for one in found if one["kind"] not in NAMED]
+        # As they are listed: of other clusters, and of nobody, the names alone are known.
+        ours, rest = split_made((one for one in found if one["kind"] in NAMED), "main")
+        taken = frozenset(KubeObject(one).ref for one in rest)
+        return observe_objects(NAMESPACE, "main", [*objects, *ours], taken=taken, **others)
 
     def plan(self, now: datetime = NOW, **others: Any) -> Plan:
         """What it would do."""

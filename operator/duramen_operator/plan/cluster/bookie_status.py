@@ -232,7 +232,21 @@ def _judge_progress(own: SetFrame, impossible: Sequence[str], ready: int, wanted
         return Said(PROGRESSING, "True", "BookiesStart", f"{wanted - ready} bookies are starting")
     claims = "; when this is deleted its claims go" if _do_claims_go(own) else ""
     may_go = "; it may be deleted with its copies" if is_abandoned(own.bookie_set) else ""
-    return Said(PROGRESSING, "False", "Settled", f"nothing is left to be done{may_go}{claims}")
+    missing = _tell_missing(own)
+    message = f"nothing is left to be done{missing}{may_go}{claims}"
+    return Said(PROGRESSING, "False", "Settled", message)
+
+
+def _tell_missing(own: SetFrame) -> str:
+    """Who is registered and made by nobody, as where claims came back without their labels."""
+    missing = sorted(name for share in own.shares for name in share.missing)
+    if not missing:
+        return ""
+    shown = ", ".join(missing[:NAMES_SHOWN_MAX])
+    return (
+        f"; registered, and nothing of them is here: {shown}: label their claims as those of the "
+        "others are, or accept their loss (duramen accept-loss)"
+    )
 
 
 def _do_claims_go(own: SetFrame) -> bool:
@@ -247,10 +261,10 @@ def _do_claims_go(own: SetFrame) -> bool:
 
 def _find_refused_step(own: SetFrame) -> str:
     """What the API server refused of the set's objects in the last pass."""
-    names = {*list_sets(own), *own.present}
+    names = {"StatefulSet": {*list_sets(own)}, "Bookie": {*own.present}}
     for ref, problem in sorted(own.frame.observed.refusals.items(), key=lambda item: item[0]):
-        is_about_bookie = ref.kind == "Bookie" and not read_removal(own.frame.observed, ref.name)
-        if ref.name in names and (ref.kind == "StatefulSet" or is_about_bookie):
+        is_removed = ref.kind == "Bookie" and read_removal(own.frame.observed, ref.name)
+        if ref.name in names.get(ref.kind, ()) and not is_removed:
             return format_refusal(ref, problem.code, problem.message)
     return ""
 

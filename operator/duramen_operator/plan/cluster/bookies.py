@@ -78,6 +78,11 @@ class SetFrame:
         names = (name for share in self.shares for name in share.bookies)
         return tuple(n for n in names if read_removal(self.frame.observed, n) != STOPPING)
 
+    @property
+    def is_ambiguous(self) -> bool:
+        """Whether two domains make one name, so that nobody may be made, or chosen to go."""
+        return bool(find_same_names(self.bookie_set.name, self.frame.spec.domains))
+
 
 def read_set(frame: ClusterFrame, bookie_set: KubeObject) -> SetFrame:
     """A BookieSet's frame.

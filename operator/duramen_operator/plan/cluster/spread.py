@@ -20,7 +20,7 @@ from typing import NamedTuple
 from duramen.core.duty import Duty
 from duramen_operator.names import APART, BOOKIE_SET_LABEL, REGION_LABEL, ZONE_LABEL, name_bookies
 from duramen_operator.plan.evictions.lives import is_serving
-from duramen_operator.plan.observed import Json, KubeObject, Observed
+from duramen_operator.plan.observed import NAME_TAKEN, Json, KubeObject, Observed
 from duramen_operator.resources.clusters import Domain
 
 _LEDGERS = "ledgers"
@@ -58,6 +58,8 @@ class DomainShare:
     """Whether the cluster's domains still name it; what is not named stays, and gets no more."""
     stranger_members: tuple[SetMember, ...] = ()
     """Disks or objects that are of no bookie."""
+    missing_members: tuple[SetMember, ...] = ()
+    """Registered, and nothing of them is here."""
 
     def __post_init__(self) -> None:
         numbers = self._sharing
@@ -78,6 +80,11 @@ class DomainShare:
     def strangers(self) -> tuple[str, ...]:
         """The names that bookies with those disks or objects would have."""
         return tuple(map(self.name_bookie, self.stranger_members))
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The names of those that are registered and made by nobody."""
+        return tuple(map(self.name_bookie, self.missing_members))
 
     @property
     def groups(self) -> tuple[BookieGroup, ...]:
@@ -137,7 +144,7 @@ def share_out(
         if name not in names:
             names.append(name)
             places.append(place)
-    evidence = _Evidence(observed, bookie_set, replicas, may_share)
+    evidence = _Evidence(observed, bookie_set, tuple(names), replicas, may_share)
     known = list(map(evidence.list_known, names))
     bookies = _judge_known(evidence, names, known, replicas)
     if evidence.may_grow:
@@ -151,6 +158,7 @@ def share_out(
             tuple(sorted(own)),
             is_declared=index < declared,
             stranger_members=tuple(sorted(there - own)),
+            missing_members=tuple(sorted(evidence.list_missing(name))),
         )
         for index, (name, place, own, there) in enumerate(
             zip(names, places, bookies, known, strict=True)
@@ -200,14 +208,20 @@ class _Evidence:
 
     observed: Observed
     bookie_set: KubeObject
+    names: tuple[str, ...]
+    """Of all shares."""
     replicas: int
     may_share: bool
 
     @property
     def may_grow(self) -> bool:
         """Whether it is known which numbers are used. A set that never had a disk has none."""
-        is_told = self.observed.admin.is_reachable and self.observed.admin.bookies is not None
-        return is_told or not self._has_history
+        return self.is_told or not self._has_history
+
+    @property
+    def is_told(self) -> bool:
+        """Whether the cluster says who is registered."""
+        return self.observed.admin.is_reachable and self.observed.admin.bookies is not None
 
     @property
     def _has_history(self) -> bool:
@@ -235,20 +249,36 @@ class _Evidence:
         return _close(self.list_objects(name) | disks | made)
 
     def list_used(self, name: str) -> set[int]:
-        """Numbers that are, or were, somebody's, of this set or of one with a name like it."""
+        """Numbers that are, or were, somebody's, or whose names another one's objects have: of a
+        set with a name like this one's, of another cluster, of nobody."""
+        others = {kind: set(self._list_others(kind, name)) for kind in ("StatefulSet", "Bookie")}
         claims = [claim.name for claim in self.observed.list("PersistentVolumeClaim")]
-        others = [
-            one.name
-            for one in (*self.observed.list("StatefulSet"), *self.observed.list("Bookie"))
-            # What this share has by itself is made again under the same number.
-            if self.bookie_set.uid not in one.owner_uids or not self._is_of(one, name)
-        ]
+        claims += [one.name for one in self.observed.taken if one.kind == "PersistentVolumeClaim"]
         found = (
             *_match(f"{_LEDGERS}-{name}", claims),
             *_match(f"{_JOURNAL}-{name}", claims),
-            *_match(name, (*self._rows, *others)),
+            *_match(name, self._rows.keys() - others["Bookie"]),
+            # What this share has by itself is made again under the same number.
+            *(one for one in _match(name, others["StatefulSet"]) if not one.is_lone),
+            *(one for one in _match(name, others["Bookie"]) if one.is_lone),
         )
         return {one.number for one in found}
+
+    def _list_others(self, kind: str, name: str) -> Iterator[str]:
+        """Names of objects that are not of this share, and of such as could not be made."""
+        for one in self.observed.list(kind):
+            if self.bookie_set.uid not in one.owner_uids or not self._is_of(one, name):
+                yield one.name
+        refused = (ref for ref, told in self.observed.refusals.items() if told.code == NAME_TAKEN)
+        yield from (ref.name for ref in (*self.observed.taken, *refused) if ref.kind == kind)
+
+    def list_missing(self, name: str) -> set[SetMember]:
+        """Those that are registered, and of which there is nothing; by their names they may be of
+        another set, and then they are there."""
+        there = {one.name for kind in ("Bookie", "Pod") for one in self.observed.list(kind)} | {
+            one.name.removeprefix(f"{_LEDGERS}-") for one in self._disks()
+        }
+        return self._list(name, self._rows.keys() - there) - self._list_let_go(name)
 
     def list_objects(self, name: str) -> set[SetMember]:
         """Those that have an object."""
@@ -309,13 +339,19 @@ class _Evidence:
         return objects | set(filter(is_running, known - objects))
 
     def _count_replicas(self, name: str, wanted: int, *, is_lone: bool) -> int:
-        """Of a StatefulSet. As many as are wanted where there is none: it is to be made anew; but
-        where its bookies have objects and this one's is gone, or none is wished, it was let go."""
+        """Of a StatefulSet. As many as are wanted where there is none and it is to be made anew."""
         found = self.observed.find("StatefulSet", name)
         if found is not None:
             return int(found.spec.get("replicas", 1))
-        is_let_go = not self.replicas or any(True for _ in self._bookies())
-        return 0 if is_lone and is_let_go else wanted
+        return 0 if self._was_let_go(name, is_lone=is_lone) else wanted
+
+    def _was_let_go(self, name: str, *, is_lone: bool) -> bool:
+        """Of a StatefulSet that is gone: whether the last status had done with it. Where there is
+        none: whether others of the set have objects and this one's is gone, or none is wished."""
+        noted = self.bookie_set.status.get("statefulSets")
+        if noted:
+            return name not in noted
+        return is_lone and (not self.replicas or any(True for _ in self._bookies()))
 
     def _bookies(self, name: str = "") -> Iterator[KubeObject]:
         """The objects of this set, or of one share of it."""
@@ -331,15 +367,38 @@ class _Evidence:
                 yield claim
 
     def _is_of(self, item: KubeObject, name: str) -> bool:
-        """Whether an object of this set is of that share: its labels say so, since bookies of two
-        shares may have names that read like one another's. Without labels it may be of any."""
-        if REGION_LABEL not in item.labels:
-            return True
-        place = (item.labels[REGION_LABEL], item.labels.get(ZONE_LABEL, ""))
-        return name == name_bookies(self.bookie_set.name, *place)
+        """Whether an object of this set is of that share: labels say so, since bookies of two
+        shares may have names that read like one another's. One whose labels a hand took off, with
+        those of all that is called after its bookie, is of the one share that its name fits."""
+        for labels in self._list_labels(item):
+            if REGION_LABEL in labels:
+                place = (labels[REGION_LABEL], labels.get(ZONE_LABEL, ""))
+                return name == name_bookies(self.bookie_set.name, *place)
+        bookie = _find_bookie(item)
+        fitting = [one for one in self.names if any(True for _ in _match(one, [bookie]))]
+        return fitting == [name]
+
+    def _list_labels(self, item: KubeObject) -> Iterator[Mapping[str, str]]:
+        """Its own, and those of others about the same bookie."""
+        yield item.labels
+        if item.ref.kind == "StatefulSet":
+            yield item.spec.get("selector", {}).get("matchLabels", {})  # it never changes
+            return
+        bookie = _find_bookie(item)
+        for kind, one in (
+            ("Pod", bookie), ("Bookie", bookie), ("PersistentVolumeClaim", f"{_LEDGERS}-{bookie}"),
+        ):  # fmt: skip
+            found = self.observed.find(kind, one)
+            if found is not None:
+                yield found.labels
 
     def _list(self, prefix: str, names: Iterable[str]) -> set[SetMember]:
         return {one for one in _match(prefix, names) if one.is_lone or self.may_share}
+
+
+def _find_bookie(item: KubeObject) -> str:
+    """The bookie that an object is called after."""
+    return item.name.removeprefix(f"{_LEDGERS}-").removeprefix(f"{_JOURNAL}-")
 
 
 def _match(prefix: str, names: Iterable[str]) -> Iterator[SetMember]:
@@ -370,9 +429,16 @@ def _judge_known(
     else:
         least = list(map(evidence.list_running, names, known))
     bookies = [set(own) for own in known]
-    going = evidence.list_going(names, bookies)
-    staying = [len(own - gone) for own, gone in zip(bookies, going, strict=True)]
-    while sum(staying) > replicas:
+    if not evidence.is_told:
+        # A disk that is nobody's now may be of one that was let go.
+        running = map(evidence.list_running, names, known)
+        bookies = [own & there for own, there in zip(bookies, running, strict=True)]
+    while True:
+        # Anew each time: who goes by its name may be the last of its StatefulSet only now.
+        going = evidence.list_going(names, bookies)
+        staying = [len(own - gone) for own, gone in zip(bookies, going, strict=True)]
+        if sum(staying) <= replicas:
+            break
         doubtful = [
             _list_removable(own) - sure - gone
             for own, sure, gone in zip(bookies, least, going, strict=True)
@@ -387,7 +453,6 @@ def _judge_known(
         left = [index for index in left if bare[index]] or left
         fullest = max(left, key=lambda index: (staying[index], index))
         bookies[fullest].discard(max(bare[fullest] or doubtful[fullest]))
-        staying[fullest] -= 1
     return bookies
 
 
@@ -405,9 +470,10 @@ def find_same_names(bookie_set: str, domains: Iterable[Domain]) -> tuple[str, ..
 
 def _find_places(observed: Observed, bookie_set: KubeObject) -> dict[str, tuple[str, str]]:
     """Where bookies of the set are or have disks: the name of their share, and their place."""
-    sets = (s for s in observed.list("StatefulSet") if bookie_set.uid in s.owner_uids)
+    made = (*observed.list("StatefulSet"), *observed.list("Bookie"))
+    own = (one for one in made if bookie_set.uid in one.owner_uids)
     places = {}
-    for found in (*sets, *observed.list("PersistentVolumeClaim")):
+    for found in (*own, *observed.list("PersistentVolumeClaim")):
         if found.labels.get(BOOKIE_SET_LABEL) == bookie_set.name:
             place = (found.labels.get(REGION_LABEL, ""), found.labels.get(ZONE_LABEL, ""))
             places[name_bookies(bookie_set.name, *place)] = place

@@ -75,7 +75,9 @@ def judge_removals(own: SetFrame) -> Said | None:
 def _list_blocks(own: SetFrame, item: KubeObject, known: KnownBookies) -> Iterator[str]:
     observed, name = own.frame.observed, item.name
     record = read_removal(observed, name)
-    if name not in own.leaving and is_asked(item):
+    if own.is_ambiguous:
+        yield "two domains make one name: rename a region or a zone, and it goes on"
+    elif name not in own.leaving and is_asked(item):
         yield (
             "it shares a StatefulSet, which has no gaps: have those behind it go as well, the last "
             "one first (kubectl duramen drain); or take decommission back"
