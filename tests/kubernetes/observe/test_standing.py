@@ -26,7 +26,7 @@ from tests.kubernetes.leading.virtual_time import run
 from tests.kubernetes.plan.world import World, make_bookie_set, make_cluster
 from tests.pauses import let_pass
 
-NAME = "bookies-0"
+NAME = "bookies-0-0"
 ANSWER = {"bookies": [{"bookie": NAME, "there": True, "reasons": [], "lacks_count": 0}]}
 
 
