@@ -78,6 +78,8 @@ KNOBS: Final[tuple[Knobs, ...]] = (
         {"DURAMEN_KILLS": "60", "DURAMEN_POWER_CUTS": "40"},
     ),
     Knobs(("tests/process/test_bookie_limits.py",), {"DURAMEN_SLOW_ROUNDS": "20"}),
+    Knobs(("tests/process/test_balance.py",), {}),
+    Knobs(("tests/process/test_entry_compression.py",), {}),
     Knobs(("tests/process/test_flexible_faults.py",), {}),
     Knobs(("tests/process/test_region_moves.py",), {}),
     Knobs(("tests/process/test_repair_killed.py",), {}),

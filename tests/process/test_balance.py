@@ -28,7 +28,7 @@ from tests.process.owners import give_all, owned_rows, owners_of
 from tests.process.takeovers import check, statistics
 from tests.process.times import HANG_S
 
-pytestmark = [pytest.mark.process, pytest.mark.zookeeper, pytest.mark.quiet]
+pytestmark = [pytest.mark.process, pytest.mark.zookeeper, pytest.mark.quiet, pytest.mark.night]
 
 LOG_COUNT = 9
 MOVE_COUNT = 4

@@ -25,7 +25,7 @@ from tests.process.tiers import MOVE, command, want_retention
 from tests.process.times import HANG_S
 from tests.waiting import wait_in_thread
 
-pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
+pytestmark = [pytest.mark.process, pytest.mark.zookeeper, pytest.mark.night]
 
 JOB = ("duramen_spark.main", "archive", "--runner", "threads")
 _KEPT_COUNT = 2

@@ -56,7 +56,7 @@ RESTORED_S = HANG_S + PAUSE_S
 """A hang bound: what a longer pause left takes longer to fetch."""
 
 
-@pytest.mark.parametrize("bookie_count", [3, 4])
+@pytest.mark.parametrize("bookie_count", [pytest.param(3, marks=pytest.mark.night), 4])
 @pytest.mark.timeout(300 + 2 * PAUSE_S)
 def test_a_paused_bookie_costs_bounded_memory_and_gets_its_copies(
     tmp_path: Path, bookie_count: int

@@ -259,6 +259,7 @@ def test_a_log_that_commits_by_control_entries_is_read_whole(shared_cluster: Loc
 
 
 @pytest.mark.quiet
+@pytest.mark.night
 @pytest.mark.timeout(300 + OUTAGE_S)
 def test_with_rolling_suspended_a_log_goes_on_without_zookeeper(tmp_path: Path) -> None:
     """Appends, and who waits for them: both need nothing that ZooKeeper has to say."""
