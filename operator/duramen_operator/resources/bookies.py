@@ -115,6 +115,13 @@ class BookieSetStatus(ResourceStatus):
         tuple[str, ...],
         Field(description="StatefulSets of it: one a bookie, of older ones one a failure domain."),
     ] = ()
+    was_answered: Annotated[
+        bool,
+        Field(
+            description="Whether the cluster has answered: statefulSets is complete since then, "
+            "and disks of what it leaves out are of bookies that were let go."
+        ),
+    ] = False
     holds_copies: Annotated[
         bool,
         Field(

@@ -97,6 +97,33 @@ def test_a_disk_behind_one_that_goes_by_its_name_lets_nobody_grow_for_ever() -> 
     check_rest(world, view)
 
 
+@pytest.mark.parametrize("is_refused", [True, False], ids=["refused", "leaving"])
+def test_a_disk_behind_one_that_goes_makes_one_new_bookie_and_no_more(*, is_refused: bool) -> None:
+    """Beside a new one whose object is refused, or one whose object does not leave."""
+    world = make_rested(is_shared=True)
+    view = see(*name_all(world))
+    do(world, view)
+    scale(world, "bookies", 4)
+    do(world, view if is_refused else AdminView(reason="silent"), 2)
+    if is_refused:
+        world.objects.pop(Ref("v1", "Pod", "bookies-3"), None)
+    else:
+        leaving = world.find("Bookie", "bookies-3")["metadata"]
+        leaving |= {"deletionTimestamp": "2026-01-02T03:00:00Z", "finalizers": ["x/y"]}
+        world.have_pod_serve("bookies-3", is_serving=False)
+    world.change("Bookie", "bookies-2", decommission=True)
+    there = set(world.names("Bookie"))
+    for _ in range(10):
+        steps = world.plan(admin=view).steps
+        if is_refused:
+            steps = tuple(s for s in steps if s.about.kind != "Bookie" or s.about.name in there)
+        world.do(steps)
+        world.run_controllers()
+        for name in name_all(world):
+            world.have_pod_serve(name, is_serving=name in (view.bookies or {}))
+    assert len(sizes(world)) == 2
+
+
 def test_the_next_one_goes_where_the_loss_of_the_last_one_was_accepted() -> None:
     own = Removing(4, 0, **SHARED)
     del own.rows["bookies-3"], own.copies["bookies-3"]
@@ -178,6 +205,69 @@ def test_a_silence_brings_no_shared_statefulset_back_that_was_emptied_and_delete
     assert own.pods == moved
 
 
+@pytest.mark.parametrize("is_shared", [True, False], ids=["shared", "lone"])
+def test_a_silence_gives_no_disk_to_a_set_of_which_all_was_let_go(*, is_shared: bool) -> None:
+    other = make_bookie_set("other", replicas=3)
+    own, cluster = make_bookie_set(replicas=3), make_cluster()
+    world = World(cluster, own, other, *(leave_disks(cluster, own) if is_shared else []))
+    world.converge()
+    names = world.names("Bookie")
+    mine = [name for name in names if name.startswith("bookies")]
+    do(world, see(*names))
+    world.change("BookieSet", "bookies", replicas=0)
+    for ref in list(world.objects):
+        is_mine = ref.name == "bookies" or ref.name.startswith("bookies-")
+        if is_mine and ref.kind in {"Bookie", "Pod", "StatefulSet"}:
+            del world.objects[ref]
+    view = see(*names)
+    assert view.bookies is not None
+    rows = {
+        name: {**row, "duty": "drained"} if name in mine else row
+        for name, row in view.bookies.items()
+    }
+    do(world, AdminView(True, "", rows, {}, {}))
+    world.change("BookieSet", "bookies", replicas=3)
+    for _ in range(4):
+        world.do(world.plan().steps)
+        world.run_controllers()
+    assert not [name for name in world.names("Bookie") if name in mine]
+
+
+@pytest.mark.parametrize("is_shared", [True, False], ids=["shared", "lone"])
+def test_disks_that_come_one_after_the_other_in_a_silence_all_have_their_bookies(
+    *, is_shared: bool
+) -> None:
+    """As a restore brings them, to a set whose cluster has not answered yet."""
+    cluster, own = make_cluster(domains=make_domains(1, 2)), make_bookie_set(replicas=6)
+    before = World(cluster, own, *(leave_disks(cluster, own) if is_shared else []))
+    before.converge()
+    disks = [
+        item
+        for ref, item in before.objects.items()
+        if ref.kind == "PersistentVolumeClaim" and "bookies" in ref.name
+    ]
+    first = [item for item in disks if "k0" in item["metadata"]["name"]]
+    world = World(make_cluster(domains=make_domains(1, 2)), make_bookie_set(replicas=6), *first)
+    for _ in range(3):
+        world.do(world.plan().steps)
+        world.run_controllers()
+    for item in disks:
+        if item not in first:
+            world.add(item)
+    world.converge()
+    assert sum(sizes(world).values()) == 6
+
+
+def test_what_was_noted_before_a_silence_is_made_whole_in_it() -> None:
+    world = make_rested()
+    do(world, see(*name_all(world)))
+    world.find("StatefulSet", "bookies-1")["spec"]["replicas"] = 0
+    for kind in ("duramen.io/v1alpha1/Bookie", "v1/Pod"):
+        del world.objects[Ref(*kind.rsplit("/", 1), "bookies-1-0")]
+    world.converge()
+    assert sizes(world) == {"bookies-0": 1, "bookies-1": 1, "bookies-2": 1}
+
+
 @pytest.mark.parametrize("order", LIKE_NAMES)
 @pytest.mark.parametrize("kind", ["Bookie", "StatefulSet", "PersistentVolumeClaim"])
 @pytest.mark.parametrize("is_shared", [True, False], ids=["shared", "lone"])
@@ -222,6 +312,23 @@ def test_a_name_that_was_refused_is_not_tried_for_ever() -> None:
     assert set(sizes(world)) == {"bookies-0", "bookies-2", "bookies-3"}
 
 
+def test_a_name_that_somebody_takes_in_between_makes_no_bookie() -> None:
+    """Its StatefulSet is refused; the object of its bookie, which was in the same plan, goes."""
+    world, view = make_rested(replicas=1), see("bookies-0-0")
+    world.change("BookieSet", "bookies", replicas=3)
+    taken = Ref("apps/v1", "StatefulSet", "bookies-1")
+    steps = world.plan(admin=view).steps
+    assert taken in {step.about for step in steps if isinstance(step, Apply)}
+    foreign = {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": taken.name}}
+    world.add({**foreign, "spec": {"replicas": 0, "template": {"metadata": {}, "spec": {}}}})
+    world.do(step for step in steps if step.about != taken)
+    refused = {taken: Problem(NAME_TAKEN, "there is one")}
+    for _ in range(4):
+        world.do(world.plan(admin=view, refusals=refused).steps)
+        refused = {}
+    assert world.names("Bookie") == ["bookies-0-0", "bookies-2-0", "bookies-3-0"]
+
+
 def test_two_sets_with_like_names_are_made_though_the_operator_dies_between_them() -> None:
     sets = (make_bookie_set(replicas=3), make_bookie_set("bookies-1", replicas=2))
     world, view = World(make_cluster(), *sets), AdminView(True, "", {})
@@ -248,7 +355,7 @@ def test_who_is_registered_and_made_by_nobody_is_told() -> None:
     view = see(*name_all(world), "bookies-0", "bookies-1")
     do(world, view)
     told = world.condition("BookieSet", "bookies", "Progressing")
-    assert "registered, and nothing of them is here: bookies-0, bookies-1:" in told["message"]
+    assert "a name like it, and not here: bookies-0, bookies-1:" in told["message"]
     do(world, see(*name_all(world)))
     assert "registered" not in world.condition("BookieSet", "bookies", "Progressing")["message"]
 

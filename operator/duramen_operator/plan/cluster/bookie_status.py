@@ -55,12 +55,14 @@ def report_set(own: SetFrame, impossible: Sequence[str], now: datetime) -> Itera
     running = [name for name in names if observed.find("Pod", name) is not None]
     ready = [name for name in names if serves(observed, name)]
     selector = make_selector(own.frame.name, BOOKIE) | {BOOKIE_SET_LABEL: own.bookie_set.name}
+    is_answered = _is_listed(observed)
     status = BookieSetStatus(
         replicas=len(running),
         ready_replicas=len(ready),
         draining=len(own.leaving),
         selector=",".join(f"{key}={value}" for key, value in selector.items()),
-        stateful_sets=list_sets(own),
+        stateful_sets=_note_sets(own, is_answered=is_answered),
+        was_answered=is_answered or own.bookie_set.status.get("wasAnswered") is True,
         holds_copies=holds_copies(own),
     )
     said = [
@@ -71,6 +73,14 @@ def report_set(own: SetFrame, impossible: Sequence[str], now: datetime) -> Itera
         judge_scale_down(own.frame, names),
     ]
     yield from report(own.bookie_set, said, figures_of(status), now)
+
+
+def _note_sets(own: SetFrame, *, is_answered: bool) -> tuple[str, ...]:
+    """Its StatefulSets, and while the cluster is silent those that were noted before as well: what
+    is left out here was let go."""
+    sets = list_sets(own)
+    noted = () if is_answered else tuple(own.bookie_set.status.get("statefulSets", ()))
+    return (*sets, *(name for name in noted if name not in sets))
 
 
 def report_bookie(
@@ -239,13 +249,13 @@ def _judge_progress(own: SetFrame, impossible: Sequence[str], ready: int, wanted
 
 def _tell_missing(own: SetFrame) -> str:
     """Who is registered and made by nobody, as where claims came back without their labels."""
-    missing = sorted(name for share in own.shares for name in share.missing)
+    missing = sorted({name for share in own.shares for name in share.missing})
     if not missing:
         return ""
     shown = ", ".join(missing[:NAMES_SHOWN_MAX])
     return (
-        f"; registered, and nothing of them is here: {shown}: label their claims as those of the "
-        "others are, or accept their loss (duramen accept-loss)"
+        f"; registered, of this set or one with a name like it, and not here: {shown}: label their "
+        "claims as others of their set are, or accept their loss (duramen accept-loss)"
     )
 
 

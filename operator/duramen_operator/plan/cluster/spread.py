@@ -148,7 +148,7 @@ def share_out(
     known = list(map(evidence.list_known, names))
     bookies = _judge_known(evidence, names, known, replicas)
     if evidence.may_grow:
-        going = evidence.list_going(names, bookies)
+        going = _find_going(bookies, evidence.list_named(names))
         used = list(map(evidence.list_used, names))
         _grow(bookies, used, going, declared=declared, replicas=replicas)
     return tuple(
@@ -269,6 +269,10 @@ class _Evidence:
         for one in self.observed.list(kind):
             if self.bookie_set.uid not in one.owner_uids or not self._is_of(one, name):
                 yield one.name
+        yield from self._list_refused(kind)
+
+    def _list_refused(self, kind: str) -> Iterator[str]:
+        """Names that others have, in this namespace."""
         refused = (ref for ref, told in self.observed.refusals.items() if told.code == NAME_TAKEN)
         yield from (ref.name for ref in (*self.observed.taken, *refused) if ref.kind == kind)
 
@@ -291,26 +295,20 @@ class _Evidence:
         return {one for one in found if not self._is_made(name, one)}
 
     def _is_made(self, name: str, member: SetMember) -> bool:
-        lone = (f"{name}-{member.number}", 0)
-        workload, place = lone if member.is_lone else (name, member.number)
-        found = self.observed.find("StatefulSet", workload)
+        place = 0 if member.is_lone else member.number
+        found = self.observed.find("StatefulSet", _name_set(name, member))
         if found is None or self.bookie_set.uid not in found.owner_uids:
             return False
         return self._is_of(found, name) and int(found.spec.get("replicas", 1)) > place
 
-    def list_going(
-        self, names: Sequence[str], bookies: Sequence[set[SetMember]]
-    ) -> list[set[SetMember]]:
+    def list_named(self, names: Sequence[str]) -> list[set[SetMember]]:
         """Those of each share that somebody asked to go by name."""
-        named = [
+        return [
             self._list(
                 name,
                 (b.name for b in self._bookies(name) if b.spec.get("decommission") is True),
             )
             for name in names
-        ]
-        return [
-            select_going(own, there.__contains__) for own, there in zip(bookies, named, strict=True)
         ]
 
     def list_registered(self, name: str) -> set[SetMember]:
@@ -332,9 +330,8 @@ class _Evidence:
         sharing_count = sum(not one.is_lone for one in known)
 
         def is_running(one: SetMember) -> bool:
-            if one.is_lone:
-                return self._count_replicas(f"{name}-{one.number}", 1, is_lone=True) > 0
-            return one.number < self._count_replicas(name, sharing_count, is_lone=False)
+            wanted, place = (1, 0) if one.is_lone else (sharing_count, one.number)
+            return place < self._count_replicas(_name_set(name, one), wanted, is_lone=one.is_lone)
 
         return objects | set(filter(is_running, known - objects))
 
@@ -343,15 +340,30 @@ class _Evidence:
         found = self.observed.find("StatefulSet", name)
         if found is not None:
             return int(found.spec.get("replicas", 1))
-        return 0 if self._was_let_go(name, is_lone=is_lone) else wanted
+        if name in (self._noted or ()):
+            return wanted
+        is_let_go = not self.replicas or any(True for _ in self._bookies())
+        return 0 if is_lone and is_let_go else wanted
 
-    def _was_let_go(self, name: str, *, is_lone: bool) -> bool:
-        """Of a StatefulSet that is gone: whether the last status had done with it. Where there is
-        none: whether others of the set have objects and this one's is gone, or none is wished."""
-        noted = self.bookie_set.status.get("statefulSets")
-        if noted:
-            return name not in noted
-        return is_lone and (not self.replicas or any(True for _ in self._bookies()))
+    @property
+    def _noted(self) -> frozenset[str] | None:
+        """The StatefulSets of the set when the cluster answered last, and what came since. None:
+        it never did."""
+        status = self.bookie_set.status
+        return frozenset(status.get("statefulSets", ())) if status.get("wasAnswered") else None
+
+    def list_dismissed(self, name: str, known: set[SetMember]) -> set[SetMember]:
+        """Who is no bookie, however many are wished: disks alone that were let go before a silence,
+        and objects of bookies that cannot be made, since somebody else has their names."""
+        found = set[SetMember]()
+        noted = self._noted
+        if noted is not None and not self.is_told:
+            gone = {one for one in known if _name_set(name, one) not in noted}
+            bare = gone - _close(self.list_objects(name))
+            found = {one for one in bare if not self._is_made(name, one)}
+        taken = set(self._list_refused("StatefulSet"))
+        barred = {one for one in known if one.is_lone and _name_set(name, one) in taken}
+        return found | barred - self.list_proven(name)
 
     def _bookies(self, name: str = "") -> Iterator[KubeObject]:
         """The objects of this set, or of one share of it."""
@@ -396,6 +408,11 @@ class _Evidence:
         return {one for one in _match(prefix, names) if one.is_lone or self.may_share}
 
 
+def _name_set(share: str, member: SetMember) -> str:
+    """The StatefulSet that makes a bookie."""
+    return f"{share}-{member.number}" if member.is_lone else share
+
+
 def _find_bookie(item: KubeObject) -> str:
     """The bookie that an object is called after."""
     return item.name.removeprefix(f"{_LEDGERS}-").removeprefix(f"{_JOURNAL}-")
@@ -428,14 +445,12 @@ def _judge_known(
         least = list(map(evidence.list_proven, names))
     else:
         least = list(map(evidence.list_running, names, known))
-    bookies = [set(own) for own in known]
-    if not evidence.is_told:
-        # A disk that is nobody's now may be of one that was let go.
-        running = map(evidence.list_running, names, known)
-        bookies = [own & there for own, there in zip(bookies, running, strict=True)]
+    dismissed = list(map(evidence.list_dismissed, names, known))
+    bookies = [own - gone for own, gone in zip(known, dismissed, strict=True)]
+    named, objects = evidence.list_named(names), list(map(evidence.list_objects, names))
     while True:
         # Anew each time: who goes by its name may be the last of its StatefulSet only now.
-        going = evidence.list_going(names, bookies)
+        going = _find_going(bookies, named)
         staying = [len(own - gone) for own, gone in zip(bookies, going, strict=True)]
         if sum(staying) <= replicas:
             break
@@ -447,13 +462,20 @@ def _judge_known(
         if not left:
             break
         # What is a disk alone goes before what was made an object for.
-        bare = [
-            found - evidence.list_objects(name) for name, found in zip(names, doubtful, strict=True)
-        ]
+        bare = [found - there for found, there in zip(doubtful, objects, strict=True)]
         left = [index for index in left if bare[index]] or left
         fullest = max(left, key=lambda index: (staying[index], index))
-        bookies[fullest].discard(max(bare[fullest] or doubtful[fullest]))
+        # New ones have StatefulSets of their own: what shares one and is unknown came by a hand.
+        sharing = {one for one in doubtful[fullest] if not one.is_lone}
+        bookies[fullest].discard(max(sharing or bare[fullest] or doubtful[fullest]))
     return bookies
+
+
+def _find_going(
+    bookies: Sequence[set[SetMember]], named: Sequence[set[SetMember]]
+) -> list[set[SetMember]]:
+    """Who goes by its name, in each share."""
+    return [select_going(own, one.__contains__) for own, one in zip(bookies, named, strict=True)]
 
 
 def _list_removable(own: set[SetMember]) -> set[SetMember]:
