@@ -26,7 +26,7 @@ NAMED = ("PersistentVolumeClaim", "StatefulSet")
 """Kinds whose names make bookies: all of the namespace have to be known."""
 
 
-class Surroundings(NamedTuple):
+class ClusterListing(NamedTuple):
     """What there is around a cluster."""
 
     objects: dict[str, list[Json]]
@@ -40,7 +40,7 @@ class Surroundings(NamedTuple):
         return [item for items in self.objects.values() for item in items]
 
 
-async def list_around(kube: Kube, cluster_name: str) -> Surroundings:
+async def list_around(kube: Kube, cluster_name: str) -> ClusterListing:
     """All objects that concern a cluster, and the names that others have."""
     kinds = (*KINDS, *OPTIONAL)
     found = await asyncio.gather(*(_list(kube, kind, cluster_name) for kind in kinds))
@@ -50,7 +50,7 @@ async def list_around(kube: Kube, cluster_name: str) -> Surroundings:
         ours, rest = split_made(listed[name], cluster_name)
         listed[name] = ours
         others += map(KubeObject, rest)
-    return Surroundings(listed, frozenset(one.ref for one in others))
+    return ClusterListing(listed, frozenset(one.ref for one in others))
 
 
 def split_made(objects: Iterable[Json], cluster_name: str) -> tuple[list[Json], list[Json]]:

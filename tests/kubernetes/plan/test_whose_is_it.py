@@ -262,8 +262,8 @@ def test_what_was_noted_before_a_silence_is_made_whole_in_it() -> None:
     world = make_rested()
     do(world, see(*name_all(world)))
     world.find("StatefulSet", "bookies-1")["spec"]["replicas"] = 0
-    for kind in ("duramen.io/v1alpha1/Bookie", "v1/Pod"):
-        del world.objects[Ref(*kind.rsplit("/", 1), "bookies-1-0")]
+    for version, kind in (("duramen.io/v1alpha1", "Bookie"), ("v1", "Pod")):
+        del world.objects[Ref(version, kind, "bookies-1-0")]
     world.converge()
     assert sizes(world) == {"bookies-0": 1, "bookies-1": 1, "bookies-2": 1}
 

@@ -242,12 +242,12 @@ def _judge_progress(own: SetFrame, impossible: Sequence[str], ready: int, wanted
         return Said(PROGRESSING, "True", "BookiesStart", f"{wanted - ready} bookies are starting")
     claims = "; when this is deleted its claims go" if _do_claims_go(own) else ""
     may_go = "; it may be deleted with its copies" if is_abandoned(own.bookie_set) else ""
-    missing = _tell_missing(own)
+    missing = _format_missing(own)
     message = f"nothing is left to be done{missing}{may_go}{claims}"
     return Said(PROGRESSING, "False", "Settled", message)
 
 
-def _tell_missing(own: SetFrame) -> str:
+def _format_missing(own: SetFrame) -> str:
     """Who is registered and made by nobody, as where claims came back without their labels."""
     missing = sorted({name for share in own.shares for name in share.missing})
     if not missing:
