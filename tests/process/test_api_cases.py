@@ -1,7 +1,7 @@
 """Calls made up from the published document, at both proxies of a real cluster: all as described.
 
 Schemathesis makes them, valid ones and such that break one rule, and holds each answer against
-the document with all its checks. 1,000 cases and more; DURAMEN_API_CASES=50000 makes more of them.
+the document with all its checks. 1,200 cases and more; DURAMEN_API_CASES=50000 makes more of them.
 What the document cannot say stands in `CHECKS`, with the reason.
 
 Source: docs/protocol/rest.md, docs/protocol/openapi.json, docs/testing.md.
@@ -29,7 +29,7 @@ from tests.process.cluster import LocalCluster, running_cluster
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper, pytest.mark.timeout(3_600)]
 
-CASE_COUNT: Final = int(os.environ.get("DURAMEN_API_CASES", "1000"))
+CASE_COUNT: Final = int(os.environ.get("DURAMEN_API_CASES", "1200"))
 SIDES: Final = ("write", "read")
 SIDE_OF: Final = {call.name: call.side.value for call in CALLS}
 EDGE_COUNT: Final = 1_000
