@@ -284,6 +284,25 @@ def test_labels_that_a_hand_takes_off_drain_nobody(
         check_rest(world, view)
 
 
+@pytest.mark.parametrize("order", LIKE_NAMES)
+@pytest.mark.parametrize("is_shared", [True, False], ids=["shared", "lone"])
+def test_a_bookie_without_any_label_of_its_place_counts_once(
+    order: tuple[str, str], *, is_shared: bool
+) -> None:
+    """Its StatefulSet says where it is by its selector, which nobody can change."""
+    world, view = make_like(order, is_shared=is_shared)
+    name, before = "bookies-a-b-1-0", sizes(world)
+    assert name in world.names("Bookie")
+    for kind, one in (
+        ("Bookie", name), ("Pod", name),
+        ("PersistentVolumeClaim", f"ledgers-{name}"), ("PersistentVolumeClaim", f"journal-{name}"),
+    ):  # fmt: skip
+        strip(world, kind, one)
+    told = play(world, view)
+    assert not [step for step in told if isinstance(step, Call | Delete)]
+    assert sizes(world) == before
+
+
 def test_disks_of_another_cluster_take_their_numbers() -> None:
     other = make_cluster("other")
     disks = leave_disks(other, make_bookie_set("bookies-1", cluster="other", replicas=2))
