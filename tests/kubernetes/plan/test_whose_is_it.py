@@ -258,6 +258,19 @@ def test_disks_that_come_one_after_the_other_in_a_silence_all_have_their_bookies
     assert sum(sizes(world).values()) == 6
 
 
+def test_what_was_noted_before_a_silence_is_made_again_though_fewer_are_wished_in_it() -> None:
+    world = make_rested()
+    do(world, see(*name_all(world)))
+    for version, kind, name in (
+        ("apps/v1", "StatefulSet", "bookies-1"),
+        ("duramen.io/v1alpha1", "Bookie", "bookies-1-0"), ("v1", "Pod", "bookies-1-0"),
+    ):  # fmt: skip
+        del world.objects[Ref(version, kind, name)]
+    world.change("BookieSet", "bookies", replicas=2)
+    world.converge()
+    assert sizes(world) == {"bookies-0": 1, "bookies-1": 1, "bookies-2": 1}
+
+
 def test_what_was_noted_before_a_silence_is_made_whole_in_it() -> None:
     world = make_rested()
     do(world, see(*name_all(world)))
@@ -301,6 +314,9 @@ def test_a_bookie_without_any_label_of_its_place_counts_once(
     told = play(world, view)
     assert not [step for step in told if isinstance(step, Call | Delete)]
     assert sizes(world) == before
+    world.do(world.plan(admin=AdminView(reason="silent")).steps)
+    noted = world.find("BookieSet", "bookies")["status"]["statefulSets"]
+    assert {*before} <= {*noted}, "a silence takes nothing out of it"
 
 
 def test_disks_of_another_cluster_take_their_numbers() -> None:
