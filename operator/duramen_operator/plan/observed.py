@@ -168,6 +168,11 @@ class AdminView:
     """Certificates of who vouches for the public ports, as PEM: what clients are to trust. "" where
     the cluster has no identities, or the operator has none in it."""
 
+    @property
+    def knows_bookies(self) -> bool:
+        """Whether the cluster says who is registered, and so who is not."""
+        return self.is_reachable and self.bookies is not None
+
 
 class SeenLife(NamedTuple):
     """A certificate of a cluster that the operator issued, or asked for: in which Secret, for whom,

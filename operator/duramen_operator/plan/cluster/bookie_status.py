@@ -22,7 +22,7 @@ from duramen_operator.plan.cluster.spread import DomainShare
 from duramen_operator.plan.conditions import Said, Truth, report
 from duramen_operator.plan.evictions.lives import serves
 from duramen_operator.plan.evictions.workloads import is_outdated, list_outdated_bookies
-from duramen_operator.plan.observed import Json, KubeObject, Observed, Ref
+from duramen_operator.plan.observed import Json, KubeObject, Ref
 from duramen_operator.plan.removal.course import record_cause, record_next
 from duramen_operator.plan.removal.holding import holds_copies, is_abandoned, is_told
 from duramen_operator.plan.removal.record import read_removal
@@ -55,7 +55,7 @@ def report_set(own: SetFrame, impossible: Sequence[str], now: datetime) -> Itera
     running = [name for name in names if observed.find("Pod", name) is not None]
     ready = [name for name in names if serves(observed, name)]
     selector = make_selector(own.frame.name, BOOKIE) | {BOOKIE_SET_LABEL: own.bookie_set.name}
-    is_answered = _is_listed(observed)
+    is_answered = observed.admin.knows_bookies
     status = BookieSetStatus(
         replicas=len(running),
         ready_replicas=len(ready),
@@ -92,7 +92,9 @@ def report_bookie(
     row = (observed.admin.bookies or {}).get(item.name, {})
     free = row.get("free_bytes")
     status = BookieResourceStatus(
-        identity=str(row.get("duty") or _recall(item, "identity", is_gone=_is_listed(observed))),
+        identity=str(
+            row.get("duty") or _recall(item, "identity", is_gone=observed.admin.knows_bookies)
+        ),
         # Who was registered once is a bookie for good, whoever answers and whatever they know.
         incarnation=str(row.get("incarnation") or _recall(item, "incarnation")),
         removal=record_next(own, item),
@@ -110,11 +112,6 @@ def report_bookie(
         judge_scale_down(own.frame, [item.name]),
     ]
     yield from report(item, said, figures_of(status), now, MOVING)
-
-
-def _is_listed(observed: Observed) -> bool:
-    """Whether it is known who is registered, and so who is not."""
-    return observed.admin.is_reachable and observed.admin.bookies is not None
 
 
 def _recall(item: KubeObject, field: str, *, is_gone: bool = False) -> str:

@@ -71,17 +71,14 @@ class SetFrame:
     shares: tuple[DomainShare, ...]
     leaving: frozenset[str] = frozenset()
     """Those of its bookies that are to go."""
+    is_ambiguous: bool = False
+    """Whether two domains make one name, so that nobody may be made, or chosen to go."""
 
     @property
     def present(self) -> tuple[str, ...]:
         """Bookies that are to run now: all but those that are stopped for good."""
         names = (name for share in self.shares for name in share.bookies)
         return tuple(n for n in names if read_removal(self.frame.observed, n) != STOPPING)
-
-    @property
-    def is_ambiguous(self) -> bool:
-        """Whether two domains make one name, so that nobody may be made, or chosen to go."""
-        return bool(find_same_names(self.bookie_set.name, self.frame.spec.domains))
 
 
 def read_set(frame: ClusterFrame, bookie_set: KubeObject) -> SetFrame:
@@ -91,13 +88,15 @@ def read_set(frame: ClusterFrame, bookie_set: KubeObject) -> SetFrame:
         ResourceError: it is not valid.
     """
     spec = parse_as(BookieSet, bookie_set.body).spec
-    domains = () if find_same_names(bookie_set.name, frame.spec.domains) else frame.spec.domains
+    is_ambiguous = bool(find_same_names(bookie_set.name, frame.spec.domains))
+    domains = () if is_ambiguous else frame.spec.domains
     shares = share_out(
         frame.observed, bookie_set, domains, spec.replicas, may_share=not frame.is_secured
     )
-    is_clear = bool(domains) or not frame.spec.domains
-    leaving = choose_leaving(frame.observed, shares, spec.replicas) if is_clear else frozenset()
-    return SetFrame(frame, bookie_set, spec, shares, leaving)
+    leaving = frozenset[str]()
+    if not is_ambiguous:
+        leaving = choose_leaving(frame.observed, shares, spec.replicas)
+    return SetFrame(frame, bookie_set, spec, shares, leaving, is_ambiguous)
 
 
 def make_service(frame: ClusterFrame) -> Json:

@@ -216,12 +216,7 @@ class _Evidence:
     @property
     def may_grow(self) -> bool:
         """Whether it is known which numbers are used. A set that never had a disk has none."""
-        return self.is_told or not self._has_history
-
-    @property
-    def is_told(self) -> bool:
-        """Whether the cluster says who is registered."""
-        return self.observed.admin.is_reachable and self.observed.admin.bookies is not None
+        return self.observed.admin.knows_bookies or not self._has_history
 
     @property
     def _has_history(self) -> bool:
@@ -357,7 +352,7 @@ class _Evidence:
         and objects of bookies that cannot be made, since somebody else has their names."""
         found = set[SetMember]()
         noted = self._noted
-        if noted is not None and not self.is_told:
+        if noted is not None and not self.observed.admin.knows_bookies:
             gone = {one for one in known if _name_set(name, one) not in noted}
             bare = gone - _close(self.list_objects(name))
             found = {one for one in bare if not self._is_made(name, one)}

@@ -23,9 +23,8 @@ def holds_copies(own: SetFrame) -> bool:
         return True
     if observed.is_paused or own.frame.is_held or any(find_impossible(own)):
         return was_holding(item)
-    is_answered = observed.admin.is_reachable and observed.admin.bookies is not None
     is_wished = own.spec.replicas > 0 or any(share.count for share in own.shares)
-    return is_wished or (was_holding(item) and not is_answered)
+    return is_wished or (was_holding(item) and not observed.admin.knows_bookies)
 
 
 def any_holds_copies(frame: ClusterFrame, sets: Sequence[SetFrame]) -> bool:
