@@ -68,12 +68,14 @@ class Ground(Objects):
 
 
 @contextmanager
-def ground(cluster: ClusterHandle, *, resync_s: float = RESYNC_S) -> Iterator[Ground]:
-    """A fresh namespace with an operator."""
+def ground(
+    cluster: ClusterHandle, *, resync_s: float = RESYNC_S, spared: tuple[str, ...] = ()
+) -> Iterator[Ground]:
+    """A fresh namespace with an operator; `spared`: as of `operated`."""
     install_definitions(cluster)
     with (
         cluster.namespace(**RESTRICTED) as namespace,
         running_twin() as twin,
-        operated(cluster, namespace, twin.url, resync_s=resync_s),
+        operated(cluster, namespace, twin.url, resync_s=resync_s, spared=spared),
     ):
         yield Ground(cluster, namespace, twin)

@@ -62,9 +62,18 @@ def read_deaths(text: str) -> Deaths:
 
 @contextmanager
 def operated(
-    cluster: ClusterHandle, namespace: str, cluster_url: str, *, resync_s: float = RESYNC_S
+    cluster: ClusterHandle,
+    namespace: str,
+    cluster_url: str,
+    *,
+    resync_s: float = RESYNC_S,
+    spared: tuple[str, ...] = (),
 ) -> Iterator[OperatorProcess]:
-    """An operator of a namespace while the block lasts, or, where it dies, one after the other."""
+    """An operator of a namespace while the block lasts, or, where it dies, one after the other.
+
+    Args:
+        spared: it does not die at writes of whose path one of these is a part.
+    """
     text = os.environ.get(DEATHS, "")
     if not text:
         operator = OperatorProcess(cluster.kubeconfig, namespace, cluster_url, resync_s=resync_s)
@@ -75,13 +84,15 @@ def operated(
     with running_proxy(cluster.url, cluster.certificate) as proxy:
         config = write_kubeconfig(cluster, namespace, proxy.url)
         operator = OperatorProcess(config, namespace, cluster_url, resync_s=resync_s)
-        with running_operator(operator), _dying(operator, proxy, deaths):
+        with running_operator(operator), _dying(operator, proxy, deaths, spared):
             yield operator
         assert not list_faults(operator.log.read_text(errors="replace"))
 
 
 @contextmanager
-def _dying(operator: OperatorProcess, proxy: DeadlyProxy, deaths: Deaths) -> Iterator[None]:
+def _dying(
+    operator: OperatorProcess, proxy: DeadlyProxy, deaths: Deaths, spared: tuple[str, ...]
+) -> Iterator[None]:
     lock = threading.Lock()
     is_over = False
     written: list[str] = []
@@ -96,7 +107,8 @@ def _dying(operator: OperatorProcess, proxy: DeadlyProxy, deaths: Deaths) -> Ite
                 operator.start()
 
     def aim(number: int) -> None:
-        proxy.arm(Aim(number, deaths.moment, is_writes_only=True, strike=strike, beside=UNCOUNTED))
+        beside = (*UNCOUNTED, *spared)
+        proxy.arm(Aim(number, deaths.moment, is_writes_only=True, strike=strike, beside=beside))
 
     proxy.on_write = lambda method, path: written.append(f"{method} {path}")
     aim(deaths.first)
