@@ -212,10 +212,60 @@ def test_so_many_drains_as_the_others_can_hold() -> None:
         await seat.operations.drain("a")
         error = await refused(seat.operations.drain("b"))
         assert error.code == "placement_impossible" and "ensemble_size 3" in error.detail
+        assert "without b 2 bookies in 2 racks" in error.detail
+        assert "(logs ns/log5)" in error.detail
         assert (await world.node("b")).duty is Duty.SERVING
         assert (await refused(seat.operations.drain("z"))).field == "bookie"
 
     run(act)
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_what_keeps_copies_on_a_bookie_that_drains_is_told_with_its_logs(*, is_open: bool) -> None:
+    async def act(world: RepairWorld) -> None:
+        ends = () if is_open else (9,)
+        await world.add(make_segment([(0, "abc")], *ends, proved=not is_open))
+        seat = await sit(world)
+
+        async def read_stuck(name: str = "a") -> dict[str, Any] | None:
+            await seat.wait_rounds(1)
+            rows = (await seat.operations.list_bookies())["bookies"]
+            row = next(row for row in rows if row["bookie"] == name)
+            return cast(dict[str, Any] | None, row["stuck"])
+
+        await world.lose("d")
+        assert await read_stuck() is None, "it is not to be emptied"
+        world.bookies["d"].is_silent = False
+        await world.publish("d")
+        await seat.wait_rounds(1)
+        await seat.operations.drain("a")
+        await world.lose("d")
+        await world.publish("a")
+        await see_stuck(read_stuck, is_stuck=True)
+        stuck = await read_stuck()
+        assert stuck is not None
+        why = "new segments need ensemble_size 3" if is_open else "no bookie can take the copy"
+        assert why in stuck["reason"] and "2" in stuck["reason"]
+        assert (stuck["fragments"], stuck["logs"], stuck["logs_count"]) == (1, ["ns/log5"], 1)
+        assert await read_stuck("b") is None
+        (drain,) = (await seat.operations.show())["drains"]
+        assert drain["waits_for"] == f"1 fragments name it, and are stuck: {stuck['reason']}"
+        world.bookies["d"].is_silent = False
+        await world.publish("d")
+        await see_stuck(read_stuck, is_stuck=False)
+        if not is_open:
+            await world.wait_ensembles("dbc")
+
+    run(act)
+
+
+async def see_stuck(
+    read_stuck: Callable[[], Awaitable[dict[str, Any] | None]], *, is_stuck: bool
+) -> None:
+    async def is_so() -> bool:
+        return (await read_stuck() is not None) == is_stuck
+
+    await wait_for(is_so)
 
 
 @pytest.mark.parametrize("duty", [Duty.DRAINING, Duty.LEAVING, Duty.DRAINED])

@@ -220,6 +220,15 @@ def test_a_bookie_that_drains_is_replaced_and_its_open_segments_roll() -> None:
     assert found[0].good_count == 3, "it is read from while it is there"
 
 
+def test_what_could_not_be_repaired_is_worth_another_try_once_its_log_asks_for_less() -> None:
+    segment = make_segment([(0, "abc")], 9, proved=True)
+    seen = with_states(bookie("a", duty=Duty.DRAINING, published_duty=Duty.DRAINING))
+    log = log_of_segments([segment])
+    (wide,) = audit_segment(log, segment, PlacementRule(3, 1), seen)
+    (narrow,) = audit_segment(log, segment, PlacementRule(2, 1), seen)
+    assert wide.key == narrow.key and wide.facts != narrow.facts
+
+
 def test_a_misplaced_fragment_is_work_unless_no_placement_can_hold_it() -> None:
     segment = make_segment([(0, "abc")], 9, proved=True)
     seen = with_states(bookie("b", rack="k-a"))

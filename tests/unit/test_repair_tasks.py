@@ -73,6 +73,25 @@ def test_a_target_takes_so_many_tasks() -> None:
     assert backlog.claim(A)
 
 
+def test_what_keeps_copies_on_a_bookie_is_what_cannot_be_repaired_or_failed_three_times() -> None:
+    backlog = Backlog()
+    for log_id in range(1, 5):
+        backlog.put(finding(log_id, RepairProblem.LEAVING))
+    tasks = [take(backlog) for _ in range(4)]
+    for task in tasks[:3]:
+        task.bookies = frozenset({A.bookie})
+    backlog.on_unrepairable(tasks[0], "nobody can take it", [], now_us=0)
+    backlog.on_unrepairable(tasks[3], "of others", [], now_us=0)
+    for attempt in range(1, 4):
+        assert backlog.list_stuck(A.bookie) == [tasks[0]]
+        backlog.on_failed(tasks[1], "silent", attempt * MINUTE)
+        backlog.on_postponed(tasks[2], 1, 0)
+    assert backlog.list_stuck(A.bookie) == tasks[:2]
+    assert backlog.list_stuck(B.bookie) == []
+    backlog.put(finding(1, RepairProblem.LEAVING, facts=1))
+    assert backlog.list_stuck(A.bookie) == [tasks[1]], "something moved: it is tried again"
+
+
 def test_what_fails_waits_twice_as_long_each_time() -> None:
     backlog = Backlog()
     backlog.put(finding())

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import logging
 import random
+from collections.abc import Sequence
 from typing import Any, Final
 
 from duramen.core.duty import Duty
 from duramen.core.repair.cluster_view import ClusterView
 from duramen.core.repair.drain import AnyNeed, NodesetNeed, advance, explain, shortages
+from duramen.core.repair.tasks import Backlog
 from duramen.errors import DuramenError
 from duramen.ids import BookieId
 from duramen.wire.metadata_json import BookieNode
@@ -24,6 +26,8 @@ from duramen_sequencer.repair.readings import Readings
 from duramen_sequencer.repair.rounds import Round
 
 _LOG = logging.getLogger(__name__)
+
+_LOGS_SHOWN_MAX: Final = 10
 
 _CANCEL: Final = dict.fromkeys((Duty.DRAINING, Duty.LEAVING, Duty.DRAINED), Duty.SERVING)
 
@@ -87,34 +91,71 @@ class Drains:
                 moved += 1
         return moved
 
-    def list_drains(self, view: ClusterView, last: Round | None) -> list[dict[str, Any]]:
+    def list_drains(self, last: Round, backlog: Backlog) -> list[dict[str, Any]]:
         """Bookies that are being emptied or are empty, and what they wait for."""
-        seen = last.seen() if last is not None and last.is_whole else None
-        return [
-            {
+        seen = last.seen() if last.is_whole else None
+        drains = []
+        for bookie, state in sorted(last.view.bookies.items()):
+            if state.duty is Duty.SERVING:
+                continue
+            stuck = self.explain_stuck(bookie, last, backlog) or {}
+            drains.append({
                 "bookie": bookie,
                 "duty": state.duty.value,
                 "fragments": None if seen is None else seen.named.get(bookie, 0),
-                "bytes": None if last is None else last.loads.size_bytes.get(bookie, 0),
-                "waits_for": explain(state, seen),
-            }
-            for bookie, state in sorted(view.bookies.items())
-            if state.duty is not Duty.SERVING
-        ]
+                "bytes": last.loads.size_bytes.get(bookie, 0),
+                "waits_for": explain(state, seen, str(stuck.get("reason", ""))),
+            })  # fmt: skip
+        return drains
+
+    def explain_stuck(
+        self, bookie: BookieId, last: Round, backlog: Backlog
+    ) -> dict[str, Any] | None:
+        """What keeps copies on a bookie that drains, and of which logs; None: they move, as far as
+        is known, or nothing of it is to move."""
+        named_count = last.named.get(bookie, 0)
+        if last.view.bookies[bookie].duty is Duty.SERVING or not named_count:
+            return None
+        if tasks := backlog.list_stuck(bookie):
+            fragments = {task.finding.key.fragment for task in tasks}
+            logs = sorted({task.log_name for task in tasks})
+            return _describe_stuck(len(fragments), tasks[0].reason, logs)
+        # The last fragment of an open segment leaves it when the next segment has a place.
+        needs = last.needs
+        found = shortages(last.view, [bookie], needs, self._rng, is_strict=False)
+        if not found:
+            return None
+        logs = sorted({name for need in found for name in needs[need]})
+        return _describe_stuck(named_count, _format_shortage(found[0], bookie, last.view), logs)
 
     def _refuse_shortage(self, bookie: BookieId, view: ClusterView, last: Round) -> None:
         found = shortages(view, [bookie], last.needs, self._rng)
         if not found:
             return
-        left = [c for c in view.candidates() if c.member.bookie != bookie]
-        racks = len({(candidate.region, candidate.rack) for candidate in left})
         raise DuramenError(
             "placement_impossible",
-            f"without {bookie} {len(left)} bookies in {racks} racks take new data, and "
-            f"{len(found)} kinds of logs need more, such as {_format_need(found[0])}: "
+            f"{_format_shortage(found[0], bookie, view)} (logs {', '.join(last.needs[found[0]])}): "
             "add bookies, or cancel another drain",
             field="bookie",
         )
+
+
+def _describe_stuck(fragments: int, reason: str, logs: Sequence[str]) -> dict[str, Any]:
+    return {
+        "fragments": fragments,
+        "reason": reason,
+        "logs": logs[:_LOGS_SHOWN_MAX],
+        "logs_count": len(logs),
+    }
+
+
+def _format_shortage(need: AnyNeed, bookie: BookieId, view: ClusterView) -> str:
+    left = [c for c in view.candidates() if c.member.bookie != bookie]
+    racks = len({(candidate.region, candidate.rack) for candidate in left})
+    return (
+        f"without {bookie} {len(left)} bookies in {racks} racks take new data, and new segments "
+        f"need {_format_need(need)}"
+    )
 
 
 def _format_need(need: AnyNeed) -> str:

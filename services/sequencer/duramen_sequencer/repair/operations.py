@@ -88,14 +88,15 @@ class RepairOperations:
             "estimate_s": None if estimate_us is None else round(estimate_us / SECOND),
             "running": [describe(task) for task in running],
             "unrepairable": [describe(task) for task in unrepairable[:_SHOWN_MAX]],
-            "drains": [] if last is None else auditor.drains.list_drains(last.view, last),
+            "drains": [] if last is None else auditor.drains.list_drains(last, backlog),
             "last_round": None if last is None else last.describe(),
             "statistics": auditor.statistics(),
         }
 
     async def list_bookies(self) -> Answer:
         """Every bookie as the last round saw it: place, state, duty, copies and bytes."""
-        last = self._require_leader().last
+        auditor = self._require_leader()
+        last = auditor.last
         if last is None:
             raise _not_yet()
         shares = spread(last.loads, last.view)
@@ -117,6 +118,7 @@ class RepairOperations:
                     "copies": last.loads.copy_count.get(bookie, 0),
                     "bytes": last.loads.size_bytes.get(bookie, 0),
                     "share": round(shares[bookie], 3) if bookie in shares else None,
+                    "stuck": auditor.drains.explain_stuck(bookie, last, auditor.backlog),
                 }
                 for bookie, state in sorted(last.view.bookies.items())
             ],

@@ -74,7 +74,8 @@ class Round:
     in_doubt: dict[Member, int] = field(default_factory=dict)
     """Ended fragments that were not compared since their member became doubtful."""
     found: set[WorkKey] = field(default_factory=set)
-    needs: dict[AnyNeed, None] = field(default_factory=dict)
+    needs: dict[AnyNeed, list[str]] = field(default_factory=dict)
+    """What logs ask of new segments, each with the first logs that do."""
     loads: Loads = field(default_factory=Loads)
 
     def seen(self) -> WholeRound:
@@ -100,6 +101,7 @@ class Round:
 
 
 _UNREAD_SHOWN: int = 20
+_NAMES_SHOWN: int = 10
 
 
 class Rounds:
@@ -152,7 +154,9 @@ class Rounds:
         log, rule = audit.log, rule_of(audit.log)
         this.log_count += 1
         if not log.is_ended and not log.is_deleted:
-            this.needs.setdefault(need_of(log))
+            names = this.needs.setdefault(need_of(log), [])
+            if len(names) < _NAMES_SHOWN:
+                names.append(f"{log.namespace}/{log.name}")
         async for segment, debts in audit.segments:
             this.segment_count += 1
             if isinstance(segment, FlexibleSegment):

@@ -182,14 +182,17 @@ class RepairWorker:
         if found is None:
             return None
         segment = found[0]
+        task.log_name = f"{log.namespace}/{log.name}"
         if isinstance(segment, FlexibleSegment):
             if not names_anybody(log, segment):
                 return None
+            task.bookies = frozenset(row.node.bookie for row in segment.nodes)
             notes = await self._readings.read_notes(key.ledger_id)
             debts = self._readings.debts_of(key.ledger_id, notes)
             return _FlexibleSubject(log, segment, notes, debts)
         for stretch in list_stretches(log, segment):
             if stretch.fragment.first_entry == key.first_entry:
+                task.bookies = frozenset(one.bookie for one in stretch.fragment.ensemble)
                 notes = await self._readings.read_notes(key.ledger_id)
                 debts = self._readings.debts_of(key.ledger_id, notes)
                 return _Subject(log, segment, stretch, notes, debts)

@@ -201,11 +201,13 @@ def audit_segment(
             problem = RepairProblem.OWED if fill is RepairProblem.OWED else swap
             fill = swap = None
             if problem is not None:
-                found.append(_describe(segment, stretch, problem, Action.ROLL, None, view, debts))
+                found.append(
+                    _describe(segment, stretch, problem, Action.ROLL, None, rule, view, debts)
+                )
         if fill is not None:
-            found.append(_describe(segment, stretch, fill, Action.FILL, None, view, debts))
+            found.append(_describe(segment, stretch, fill, Action.FILL, None, rule, view, debts))
         if swap is not None:
-            found.append(_describe(segment, stretch, swap, Action.SWAP, member, view, debts))
+            found.append(_describe(segment, stretch, swap, Action.SWAP, member, rule, view, debts))
     return found
 
 
@@ -301,6 +303,7 @@ def _describe(  # noqa: PLR0917 - plain inputs of a pure value
     problem: RepairProblem,
     action: Action,
     member: Member | None,
+    rule: PlacementRule,
     view: ClusterView,
     debts: Debts,
 ) -> Finding:
@@ -322,6 +325,7 @@ def _describe(  # noqa: PLR0917 - plain inputs of a pure value
         member,
         (
             view.facts(),
+            rule,
             fragment,
             *(tuple(sorted(members)) for members in (debts.owed, debts.damaged, debts.doubtful)),
         ),

@@ -212,8 +212,9 @@ _DETAILS: Final = {
     "not_drained": "the next segment may name the bookie: drain it first",
     "orphan": "no sequencer that answers writes the open segment, so what its copies lack is not "
     "known: wait until one has taken the log over, or append to it",
-    "not_coverable": "the segment could not be recovered without it",
-    "too_few_copies": "fewer than ack_quorum good copies would be there",
+    "not_coverable": "the segment could not be recovered without it: bring the others back",
+    "too_few_copies": "fewer than ack_quorum good copies would be there: wait until repair has "
+    "made them (duramen repair status)",
     "unproved": "nobody has compared the copies yet: the auditor does so",
 }
 

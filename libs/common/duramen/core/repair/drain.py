@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from duramen.core.duty import Duty
@@ -92,8 +92,12 @@ def advance(state: BookieState, seen: WholeRound) -> DutyStep | None:
     return None
 
 
-def explain(state: BookieState, seen: WholeRound | None) -> str:
-    """What a drain waits for, in a sentence."""
+def explain(state: BookieState, seen: WholeRound | None, stuck: str = "") -> str:
+    """What a drain waits for, in a sentence.
+
+    Args:
+        stuck: why copies do not leave it; "": they do, as far as is known.
+    """
     named_count = 0 if seen is None else seen.named.get(state.member.bookie, 0)
     if state.duty in (Duty.SERVING, Duty.DRAINED):
         return ""
@@ -105,25 +109,35 @@ def explain(state: BookieState, seen: WholeRound | None) -> str:
         return f"the end of {seen.recovering_count} recoveries, which may still name it"
     if seen is None or named_count == 0:
         return "the next whole round"
-    return f"{named_count} fragments name it"
+    return f"{named_count} fragments name it" + (f", and are stuck: {stuck}" if stuck else "")
 
 
 def shortages(
-    view: ClusterView, leaving: Collection[BookieId], needs: Iterable[AnyNeed], rng: random.Random
+    view: ClusterView,
+    leaving: Collection[BookieId],
+    needs: Iterable[AnyNeed],
+    rng: random.Random,
+    *,
+    is_strict: bool = True,
 ) -> list[AnyNeed]:
-    """The needs that can be met now, and not any more once these bookies take no new data."""
-    candidates = view.candidates()
-    left = [c for c in candidates if c.member.bookie not in leaving]
-    return [need for need in needs if not _is_met(need, left, rng)]
+    """The needs that the bookies without these cannot meet.
+
+    Args:
+        is_strict: whether places count also where a log would do without; else as it says.
+    """
+    left = [c for c in view.candidates() if c.member.bookie not in leaving]
+    return [need for need in needs if not _is_met(need, left, rng, is_strict=is_strict)]
 
 
-def _is_met(need: AnyNeed, left: Sequence[Candidate], rng: random.Random) -> bool:
+def _is_met(
+    need: AnyNeed, left: Sequence[Candidate], rng: random.Random, *, is_strict: bool
+) -> bool:
     if isinstance(need, NodesetNeed):
         serving = [as_serving(candidate) for candidate in left]
         # Which bookies come first differs from log to log; whether there is a nodeset hardly does.
         return not isinstance(choose_nodeset(serving, need.rule, _ANY_LOG), Refusal)
-    strict = PlacementRule(need.rule.min_racks, need.rule.min_regions, is_strict=True)
-    return choose_ensemble(left, need.quorum, strict, rng) is not None
+    rule = replace(need.rule, is_strict=is_strict or need.rule.is_strict)
+    return choose_ensemble(left, need.quorum, rule, rng) is not None
 
 
 def _had_published(before: BookieState, duty: Duty) -> bool:

@@ -3,8 +3,8 @@
 A finding is a task. The most urgent task is taken first; a bound holds for all running tasks and
 another one for those of each target. A task that fails is tried again after a pause that doubles. A
 finding that cannot be repaired is reported once, with its ranges, and tried again only when its
-facts change. The list is bounded: beyond the bound only the most urgent are kept, and the next
-round finds the others again.
+facts change. What keeps copies on a bookie that drains is told with its logs. The list is bounded:
+beyond the bound only the most urgent are kept, and the next round finds the others again.
 
 Pure: time comes with the calls. Called by the auditor. Source: docs/protocol/repair.md.
 """
@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 from duramen.core.repair.audit import Finding, RepairProblem, WorkKey
 from duramen.core.repair.copies import Flaw
 from duramen.core.repair.swap import Swap
-from duramen.ids import Member, epoch_of, log_of
+from duramen.ids import BookieId, Member, epoch_of, log_of
 from duramen.limits import (
     REPAIR_BACKOFF,
     REPAIR_TASK_COUNT_MAX,
@@ -30,6 +30,9 @@ from duramen.units import MINUTE, SECOND
 _RATE_WINDOW_US: Final = 1 * MINUTE
 """The estimate is made of what was copied in the last one to two minutes."""
 
+_STUCK_ATTEMPTS: Final = 3
+"""What failed so often in a row does not get on by itself soon."""
+
 
 @dataclass(slots=True)
 class Task:
@@ -37,6 +40,8 @@ class Task:
 
     `swap`: already decided, as by the plan of a rebalance. `judged_facts`: those of the finding as
     whoever carries the task out sees it, which may be newer or older than what a round found.
+    `log_name`, `bookies`: the log and the bookies of the fragment as they were read last; "" and
+    nobody: it was not begun yet.
     """
 
     finding: Finding
@@ -49,6 +54,13 @@ class Task:
     flaws: tuple[Flaw, ...] = ()
     reason: str = ""
     unrepairable_since_us: int | None = None
+    log_name: str = ""
+    bookies: frozenset[BookieId] = frozenset()
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether it gets on only once something else has changed, as far as is known."""
+        return self.unrepairable_since_us is not None or self.attempt_count >= _STUCK_ATTEMPTS
 
     @property
     def left_bytes(self) -> int:
@@ -250,6 +262,11 @@ class Backlog:
     def list_unrepairable(self) -> list[Task]:
         """What cannot be repaired now, in the order of its urgency."""
         tasks = [task for task in self.tasks.values() if task.unrepairable_since_us is not None]
+        return sorted(tasks, key=lambda task: task.finding.urgency)
+
+    def list_stuck(self, bookie: BookieId) -> list[Task]:
+        """What keeps copies on a bookie, in the order of its urgency."""
+        tasks = [t for t in self.tasks.values() if bookie in t.bookies and t.is_stuck]
         return sorted(tasks, key=lambda task: task.finding.urgency)
 
     def statistics(self) -> dict[str, Any]:

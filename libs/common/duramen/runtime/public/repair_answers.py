@@ -107,6 +107,17 @@ class RepairAnswer(PassedOn):
     statistics: dict[str, Any]
 
 
+class StuckCopiesAnswer(PassedOn):
+    """What keeps copies on a bookie that is being emptied."""
+
+    fragments: int
+    reason: str
+    """Of the most urgent one."""
+    logs: list[str]
+    """The first ones, as namespace/name; `logs_count` counts those that are known."""
+    logs_count: int
+
+
 class AuditedBookieAnswer(PassedOn):
     """A bookie as the last round saw it."""
 
@@ -124,6 +135,8 @@ class AuditedBookieAnswer(PassedOn):
     bytes: int
     share: int | float | None
     """What it holds, as a multiple of its share; null: it takes no new data."""
+    stuck: StuckCopiesAnswer | None = None
+    """null: it is not being emptied, its copies move, or the auditor is of an older version."""
 
 
 class AuditedBookiesAnswer(PassedOn):
