@@ -41,17 +41,26 @@ def keep_claims(manifest: Json, found: KubeObject | None) -> Json:
     return {**manifest, "spec": {**manifest["spec"], _FIELD: templates}}
 
 
-def describe_change(found: KubeObject, name: str, wanted: StorageSpec, field: str) -> Iterator[str]:
-    """A sentence where the spec asks for other claims than there are."""
+def describe_change(
+    found: KubeObject, name: str, wanted: StorageSpec, field: str, *, or_else: str = ""
+) -> Iterator[str]:
+    """A sentence where the spec asks for other claims than there are; `or_else`: what else than to
+    take that back there is to be done."""
     there = _find_spec(found, name)
     if there is None:
         return
     size = there["resources"]["requests"]["storage"]
     if not covers(size, wanted.size):
-        yield f"{field}.size stays {size}: volumes are not grown yet; wanted is {wanted.size}"
+        yield (
+            f"{field}.size stays {size}, and {wanted.size} is wished: volumes are not resized yet, "
+            f"so set it back{or_else}"
+        )
     own_class, wanted_class = there.get("storageClassName"), wanted.storage_class_name
     if wanted_class is not None and wanted_class != own_class:
-        yield f"{field}.storageClassName stays {own_class}, not {wanted_class}"
+        yield (
+            f"{field}.storageClassName stays {own_class}, and {wanted_class} is wished: set it "
+            f"back{or_else}"
+        )
 
 
 def are_owned(observed: Observed, workload: KubeObject, pods: Iterable[str]) -> bool:

@@ -10,6 +10,7 @@ Called by `plan`. Pure. Source: docs/kubernetes/concepts.md "Places".
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
+from typing import Final
 
 from duramen.units import format_size
 from duramen_operator.names import (
@@ -59,6 +60,8 @@ from duramen_operator.resources.reading import parse_as
 GRACE_S = 120
 START_S = 3600
 """A start replays the journal and waits for nothing else; a full disk of it takes minutes."""
+
+_ANOTHER_SET: Final = ", or make another BookieSet with it, and have the bookies of this one go"
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,8 +175,8 @@ def find_refusals(own: SetFrame) -> Iterator[str]:
         sets = (observed.find("StatefulSet", group.name) for group in share.groups)
         found = next((one for one in sets if one is not None), None)
         if found is not None:
-            yield from describe_change(found, "journal", own.spec.journal, "journal")
-            yield from describe_change(found, "ledgers", own.spec.ledgers, "ledgers")
+            for field, wanted in (("journal", own.spec.journal), ("ledgers", own.spec.ledgers)):
+                yield from describe_change(found, field, wanted, field, or_else=_ANOTHER_SET)
 
 
 def find_impossible(own: SetFrame) -> Iterator[str]:

@@ -197,7 +197,10 @@ def _judge_progress(
     if held is not None:
         return held
     if taken:
-        message = f"these belong to somebody else, and are left alone: {', '.join(taken)}"
+        message = (
+            f"these belong to somebody else, and are left alone: {', '.join(taken)}: take them "
+            "away, or give this LogCluster another name"
+        )
         return Said(PROGRESSING, "False", "NameTaken", message, is_event=True)
     refused = [
         format_refusal(ref, problem.code, problem.message)

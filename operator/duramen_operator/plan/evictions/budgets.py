@@ -55,12 +55,15 @@ def judge_evictions(frame: ClusterFrame, sets: Sequence[SetFrame], *, is_whole: 
     away = [name for name in names if not is_ready(observed, name)]
     standing = admin.standing
     if observed.is_paused or frame.is_held:
-        message = "nothing is changed now: the budget stays as it is"
+        message = "nothing is changed now, as Progressing says: the budget stays as it is"
         return _say("Unknown", "NotChanged", message)
     if not admin.is_reachable:
         return _say("Unknown", "NotAnswered", f"the cluster says: {admin.reason}")
     if not is_whole:
-        message = "a BookieSet is not valid, or leaves: it is not clear how many there are to be"
+        message = (
+            "a BookieSet is not valid, or leaves, as its Ready says: it is not clear how many "
+            "there are to be"
+        )
         return _say("False", "SetsUnclear", message)
     if len(away) > 1 or not names:
         message = f"not ready: {_shorten(away)}" if names else "there are no bookies yet"

@@ -7,8 +7,9 @@ Source: docs/kubernetes/removal.md "Steps".
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from duramen.core.duty import Duty
 from duramen_operator.names import REMOVAL_ANNOTATION
@@ -198,19 +199,33 @@ def _is_to_drain(own: SetFrame, share: DomainShare, item: KubeObject, known: Kno
     behind = sharing[sharing.index(name) + 1 :]
     is_turn = all(known.find_duty(one) is not Duty.SERVING for one in behind)
     is_serving = known.find_duty(name) is Duty.SERVING
-    return is_serving and is_turn and name in own.leaving and has_room(own, name)
+    room = count_room(own, name)
+    has_room = room is not None and room.suffices
+    return is_serving and is_turn and name in own.leaving and has_room
 
 
-def has_room(own: SetFrame, name: str) -> bool:
-    """Whether what lies on the bookies that go fits on the others, with a tenth of them left free:
-    on those that go already, that are asked for in this pass before it, and on it.
+class DrainRoom(NamedTuple):
+    """What moves off the bookies that go, what the others have free, and have to keep so."""
+
+    moved_bytes: int
+    free_bytes: int
+    kept_bytes: int
+
+    @property
+    def suffices(self) -> bool:
+        return self.free_bytes - self.moved_bytes >= self.kept_bytes
+
+
+def count_room(own: SetFrame, name: str) -> DrainRoom | None:
+    """What moves if this bookie is drained: from those that go already, that are asked for in this
+    pass before it, and from it. Of the others a tenth has to stay free. None: nobody counted it.
 
     A disk that is full takes no appends; the cluster itself judges places, and not bytes.
     """
     observed, admin = own.frame.observed, own.frame.observed.admin
     rows, held = admin.bookies or {}, admin.holdings
     if held is None or name not in held:
-        return False
+        return None
     asked = {one.name for one in observed.list("Bookie") if one.name <= name}
     going = {one for one, row in rows.items() if row.get("duty") != Duty.SERVING.value} | {name}
     going |= {one for one in asked if read_removal(observed, one) == DRAINING}
@@ -219,7 +234,7 @@ def has_room(own: SetFrame, name: str) -> bool:
         max(0, int(row.get("free_bytes") or 0)) for one, row in rows.items() if one not in going
     )
     left = sum(int(held.get(one, {}).get("bytes") or 0) for one in rows if one not in going)
-    return free - moved >= _FREE_SHARE * (free + left)
+    return DrainRoom(moved, free, math.ceil(_FREE_SHARE * (free + left)))
 
 
 def _may_be_let_go(own: SetFrame, name: str, known: KnownBookies) -> bool:

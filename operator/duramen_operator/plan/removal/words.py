@@ -10,11 +10,12 @@ from collections.abc import Iterator
 from typing import Final
 
 from duramen.core.duty import Duty
+from duramen.units import GIB
 from duramen_operator.plan.cluster.bookies import SetFrame
 from duramen_operator.plan.conditions import Said
 from duramen_operator.plan.evictions.lives import is_running
 from duramen_operator.plan.observed import KubeObject
-from duramen_operator.plan.removal.course import has_room, know_set
+from duramen_operator.plan.removal.course import count_room, know_set
 from duramen_operator.plan.removal.record import (
     CANCELLING,
     DRAINING,
@@ -97,13 +98,11 @@ def _list_blocks(own: SetFrame, item: KubeObject, known: KnownBookies) -> Iterat
     pod = observed.find("Pod", name)
     is_unknown = known.is_told and not known.find_row(name)
     if record == DRAINING and is_unknown and pod is not None and is_running(pod):
-        yield "it runs and is not registered: its log says why; or take its pod's faults away first"
-    is_asking = record == DRAINING and known.find_duty(name) is Duty.SERVING
-    if is_asking and not has_room(own, name):
-        yield (
-            "what lies on the bookies that go does not fit on the others with a tenth of them left "
-            "free, or nobody counted it yet: add bookies, or take another removal back"
-        )
+        yield "it runs and is not registered, and cannot be drained: its log says what it waits for"
+    if record == DRAINING and known.find_duty(name) is Duty.SERVING:
+        yield from _describe_room(own, name)
+    elif record == DRAINING:
+        yield from _describe_stuck(own, name)
     if record == STOPPING and known.is_empty(name):
         held = [str(one["target"]) for one in observed.admin.disruptions or ()]
         others = sorted(target for target in held if target != f"bookie/{name}")
@@ -111,3 +110,38 @@ def _list_blocks(own: SetFrame, item: KubeObject, known: KnownBookies) -> Iterat
             yield f"it waits for its turn: granted is {', '.join(others)}"
         if pod is not None and pod.is_leaving:
             yield f"its pod does not end: kubectl delete pod {name} --force, if its node is gone"
+
+
+def _describe_room(own: SetFrame, name: str) -> Iterator[str]:
+    """Why what lies on it is not asked to move."""
+    room = count_room(own, name)
+    if room is None:
+        yield (
+            "the auditor has not counted yet what lies on it, as after its own start: it is "
+            "drained after the next round (duramen repair status)"
+        )
+    elif not room.suffices:
+        yield (
+            f"what lies on the bookies that go, {_round(room.moved_bytes)}, does not fit on the "
+            f"others, which have {_round(room.free_bytes)} free and have to keep "
+            f"{_round(room.kept_bytes)} of it: add bookies, or take another removal back"
+        )
+
+
+def _describe_stuck(own: SetFrame, name: str) -> Iterator[str]:
+    """Why copies do not leave it, though they were asked to."""
+    stuck = (own.frame.observed.admin.holdings or {}).get(name, {}).get("stuck")
+    if not stuck:
+        return
+    logs, count = [str(one) for one in stuck["logs"]], int(stuck["logs_count"])
+    more = f" and {count - len(logs)} more" if count > len(logs) else ""
+    of_logs = f" of {', '.join(logs)}{more}" if logs else ""
+    yield (
+        f"{stuck['fragments']} fragments{of_logs} cannot leave it: {stuck['reason']}; bring back "
+        "the bookies that do not serve, add some, or take the removal back (duramen repair status)"
+    )
+
+
+def _round(size_bytes: int) -> str:
+    """Two digits of it: a figure that moved with each append would be written anew as often."""
+    return f"{float(f'{size_bytes / GIB:.2g}'):g}GiB"
