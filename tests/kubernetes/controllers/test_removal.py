@@ -9,17 +9,18 @@ lives are among faults of the API server, too.
 
 The gate plays the courses that have a write of their own to die at; the night all of them, at
 writes spread over what an undisturbed life has. DURAMEN_REMOVAL_KILLS is how many of each (`all`:
-each). Source: docs/kubernetes/removal.md, docs/kubernetes/restarts.md.
+each one, before it and after it). Source: docs/kubernetes/removal.md, docs/kubernetes/restarts.md.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
@@ -45,10 +46,11 @@ from tests.kubernetes.controllers.twin_state import make_bookie
 from tests.process.times import HANG_S
 from tests.tiers import Tier, read_tier
 
-pytestmark = [pytest.mark.timeout(1_500), pytest.mark.long]
-
 KILLS: Final = os.environ.get("DURAMEN_REMOVAL_KILLS", "")
 """How many writes of each course; "": as the tier says."""
+
+pytestmark = [pytest.mark.timeout(7_200 if KILLS else 1_500), pytest.mark.long]
+
 AMONG: Final = (
     "statefulsets", "bookies", "bookiesets", "logclusters", "poddisruptionbudgets", "pods",
     "events",
@@ -348,23 +350,28 @@ def test_an_operator_that_dies_at_a_write_is_followed_by_one_that_ends_it(
             assert not here.stops.faults
             return is_struck
 
-        numbers, least = course.gate, len(course.gate)
-        if KILLS or not numbers or read_tier() is Tier.NIGHT:
+        aims = pair(course.gate)
+        least = len(aims)
+        if KILLS or not aims or read_tier() is Tier.NIGHT:
             live(NEVER, Moment.BEFORE)  # how many writes it has, undisturbed
-            numbers = pick_numbers(here.counted)
-            least = max(len(numbers) // 2, int(name in LASTING))
-        struck = sum(
-            live(number, tuple(Moment)[index % 2], faults_of(index))
-            for index, number in enumerate(numbers)
-        )
-        sys.stderr.write(f"{name}: {struck} lives ended at {len(numbers)} writes\n")
+            aims = pick_aims(here.counted)
+            least = max(len(aims) // 2, int(name in LASTING))
+        struck = sum(live(*aim, faults_of(index)) for index, aim in enumerate(aims))
+        sys.stderr.write(f"{name}: {struck} lives ended at {len(aims)} writes and moments\n")
         assert struck >= least
 
 
-def pick_numbers(writes: int) -> tuple[int, ...]:
-    """At which writes operators die: spread over all of them."""
-    wanted = writes if KILLS == "all" else int(KILLS or 12)
-    return tuple(range(1, writes + 1, max(1, writes // max(wanted, 1)))) if writes else ()
+def pick_aims(writes: int) -> list[tuple[int, Moment]]:
+    """At which writes operators die, and when: spread over all of them."""
+    if KILLS == "all":
+        return list(itertools.product(range(1, writes + 1), Moment))
+    wanted = int(KILLS or 12)
+    return pair(range(1, writes + 1, max(1, writes // max(wanted, 1))))
+
+
+def pair(numbers: Iterable[int]) -> list[tuple[int, Moment]]:
+    """Each write with a moment, one after the other."""
+    return list(zip(numbers, itertools.cycle(Moment)))
 
 
 def faults_of(index: int) -> ApiFaults | None:
