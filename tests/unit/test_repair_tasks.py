@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from duramen.core.repair.audit import Action, Finding, RepairProblem, WorkKey
 from duramen.core.repair.copies import EntryFault, Flaw
-from duramen.core.repair.tasks import Backlog, Task, describe
+from duramen.core.repair.tasks import Backlog, StuckKind, Task, describe
 from duramen.ids import EntryId, Epoch, LogId, ledger_of
 from duramen.units import MINUTE, SECOND
 from tests.unit.repair_world import member
@@ -73,23 +73,42 @@ def test_a_target_takes_so_many_tasks() -> None:
     assert backlog.claim(A)
 
 
-def test_what_keeps_copies_on_a_bookie_is_what_cannot_be_repaired_or_failed_three_times() -> None:
+def test_stuck_is_what_cannot_be_repaired_or_failed_three_times_in_a_row() -> None:
     backlog = Backlog()
-    for log_id in range(1, 5):
+    for log_id in range(1, 6):
         backlog.put(finding(log_id, RepairProblem.LEAVING))
-    tasks = [take(backlog) for _ in range(4)]
-    for task in tasks[:3]:
-        task.bookies = frozenset({A.bookie})
-    backlog.on_unrepairable(tasks[0], "nobody can take it", [], now_us=0)
-    backlog.on_unrepairable(tasks[3], "of others", [], now_us=0)
-    for attempt in range(1, 4):
-        assert backlog.list_stuck(A.bookie) == [tasks[0]]
-        backlog.on_failed(tasks[1], "silent", attempt * MINUTE)
-        backlog.on_postponed(tasks[2], 1, 0)
-    assert backlog.list_stuck(A.bookie) == tasks[:2]
-    assert backlog.list_stuck(B.bookie) == []
-    backlog.put(finding(1, RepairProblem.LEAVING, facts=1))
-    assert backlog.list_stuck(A.bookie) == [tasks[1]], "something moved: it is tried again"
+    lost, failing, busy, rolling, elsewhere = tasks = [take(backlog) for _ in range(5)]
+    for task in tasks[:4]:
+        task.holders = frozenset({A.bookie})
+    backlog.on_unrepairable(lost, "nobody can take it", [], 0, StuckKind.PLACE)
+    backlog.on_unrepairable(elsewhere, "it keeps no copy anywhere", [], 0)
+    for attempt in range(3):
+        assert backlog.list_stuck(MINUTE) == [lost]
+        backlog.on_failed(failing, "silent", attempt)
+        backlog.on_failed(rolling, "silent", attempt)
+        backlog.on_postponed(busy, 1, attempt)
+        backlog.on_postponed(rolling, 1, attempt, was_asked=True)
+    assert backlog.list_stuck(MINUTE) == [lost, failing]
+    assert [task.stuck for task in (lost, failing)] == [
+        (StuckKind.PLACE, "nobody can take it", 0), (StuckKind.FAILING, "silent", 2),
+    ]  # fmt: skip
+    assert backlog.list_stuck(1) == [lost], "for a moment it is not worth a word"
+
+
+def test_what_is_stuck_stays_so_through_other_tries_until_it_gets_on() -> None:
+    backlog = Backlog()
+    backlog.put(finding(facts=0))
+    task = take(backlog)
+    task.holders = frozenset({A.bookie})
+    backlog.on_unrepairable(task, "2 take new data", [], 0, StuckKind.PLACE)
+    for moment in range(1, 3):
+        backlog.put(finding(facts=moment))
+        assert take(backlog) is task and backlog.list_stuck(0) == [task], "it is told on"
+        backlog.on_unrepairable(task, "1 takes new data", [], moment, StuckKind.PLACE)
+    assert task.stuck == (StuckKind.PLACE, "1 takes new data", 0)
+    backlog.put(finding(facts=9))
+    backlog.on_progress(take(backlog), 1, 3)
+    assert backlog.list_stuck(MINUTE) == []
 
 
 def test_what_fails_waits_twice_as_long_each_time() -> None:

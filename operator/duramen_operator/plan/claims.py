@@ -58,8 +58,8 @@ def describe_change(
     own_class, wanted_class = there.get("storageClassName"), wanted.storage_class_name
     if wanted_class is not None and wanted_class != own_class:
         yield (
-            f"{field}.storageClassName stays {own_class}, and {wanted_class} is wished: set it "
-            f"back{or_else}"
+            f"{field}.storageClassName stays {own_class or 'as it is'}, and {wanted_class} is "
+            f"wished: set it back{or_else}"
         )
 
 

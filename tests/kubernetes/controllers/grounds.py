@@ -5,7 +5,7 @@ Used by `test_clusters`, `test_secured` and `test_two_operators`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -69,7 +69,7 @@ class Ground(Objects):
 
 @contextmanager
 def ground(
-    cluster: ClusterHandle, *, resync_s: float = RESYNC_S, spared: tuple[str, ...] = ()
+    cluster: ClusterHandle, *, resync_s: float = RESYNC_S, spared: Collection[str] = ()
 ) -> Iterator[Ground]:
     """A fresh namespace with an operator; `spared`: as of `operated`."""
     install_definitions(cluster)

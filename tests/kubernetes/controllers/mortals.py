@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
@@ -67,12 +67,12 @@ def operated(
     cluster_url: str,
     *,
     resync_s: float = RESYNC_S,
-    spared: tuple[str, ...] = (),
+    spared: Collection[str] = (),
 ) -> Iterator[OperatorProcess]:
     """An operator of a namespace while the block lasts, or, where it dies, one after the other.
 
     Args:
-        spared: it does not die at writes of whose path one of these is a part.
+        spared: it does not die at writes of whose path one of these is a part, as it is then.
     """
     text = os.environ.get(DEATHS, "")
     if not text:
@@ -91,7 +91,7 @@ def operated(
 
 @contextmanager
 def _dying(
-    operator: OperatorProcess, proxy: DeadlyProxy, deaths: Deaths, spared: tuple[str, ...]
+    operator: OperatorProcess, proxy: DeadlyProxy, deaths: Deaths, spared: Collection[str]
 ) -> Iterator[None]:
     lock = threading.Lock()
     is_over = False

@@ -8,6 +8,7 @@ only pretend to run here; what they do is shown by the tests on real nodes.
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -24,6 +25,7 @@ from tests.kubernetes.controllers.grounds import (
     Ground,
     ground,
 )
+from tests.kubernetes.controllers.mortals import DEATHS
 from tests.kubernetes.controllers.operators import (
     SETTLE_S,
     Objects,
@@ -207,9 +209,10 @@ def test_a_new_image_comes_to_all_and_to_bookies_one_by_one(kwok_cluster: Cluste
         here.wait("LogCluster", "main", "False/Settled", "Progressing")
         assert most_away <= 1
         asked = [c.body for c in here.twin.changes if c.path == "/v1/cluster/disruptions"]
-        # An operator that died after it had asked has the next one ask the same once more.
-        granted = {c["token"]: c["target"] for c in asked if c["target"].startswith("bookie/")}
-        assert sorted(granted.values()) == [f"bookie/{name}" for name in sorted(before)]
+        granted = Counter(c["target"] for c in asked if c["target"].startswith("bookie/"))
+        assert granted.keys() == {f"bookie/{name}" for name in before}
+        # One that died before it stopped a bookie has the next one give that back and ask anew.
+        assert DEATHS in os.environ or granted.total() == len(before)
         # A status is written before the calls of its pass, of which one gives the last grant back.
         wait_for_objects(lambda: not here.twin.state.disruptions, SETTLE_S, "no grant")
 

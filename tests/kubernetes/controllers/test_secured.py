@@ -29,16 +29,15 @@ SECURED: dict[str, Any] = {"security": "on", "acceptAnybody": False, "domains": 
 BOOKIES = ["main-r0-r0-k0-0", "main-r1-r1-k1-0", "main-r2-r2-k2-0"]
 
 
-BOOKIE_SETS = tuple(f"/statefulsets/{name}" for name in BOOKIES)
-
-
 @pytest.fixture(scope="module")
 def secured(kwok_cluster: ClusterHandle) -> Iterator[Ground]:
     """A secured cluster with three bookies; the tests stand in the order of its life."""
     # Nobody can be asked here, and a set of which some bookies are made does not grow in a silence:
     # an operator that died between two of them would leave it so.
-    with ground(kwok_cluster, spared=BOOKIE_SETS) as made:
+    spared = {f"/{kind}/{name}" for kind in ("statefulsets", "bookies") for name in BOOKIES}
+    with ground(kwok_cluster, spared=spared) as made:
         made.install(**SECURED)
+        spared.clear()
         yield made
 
 

@@ -198,8 +198,8 @@ def _judge_progress(
         return held
     if taken:
         message = (
-            f"these belong to somebody else, and are left alone: {', '.join(taken)}: take them "
-            "away, or give this LogCluster another name"
+            f"left alone, since they belong to somebody else: {', '.join(taken)}; take them away, "
+            "or make this cluster under another name"
         )
         return Said(PROGRESSING, "False", "NameTaken", message, is_event=True)
     refused = [

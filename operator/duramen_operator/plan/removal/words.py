@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from duramen.core.duty import Duty
-from duramen.units import GIB
+from duramen.units import GIB, MIB, agree
 from duramen_operator.plan.cluster.bookies import SetFrame
-from duramen_operator.plan.conditions import Said
+from duramen_operator.plan.conditions import Said, Truth, find_condition
 from duramen_operator.plan.evictions.lives import is_running
 from duramen_operator.plan.observed import KubeObject
 from duramen_operator.plan.removal.course import count_room, know_set
@@ -34,6 +34,15 @@ _STEPS: Final = {
     CANCELLING: "its removal is taken back",
 }
 _SHOWN_MAX: Final = 10
+TIB: Final = 1 << 40
+_UNITS: Final = {TIB: "TiB", GIB: "GiB", MIB: "MiB"}
+_WAYS_OUT: Final = {
+    "place": "bring back the bookies that do not serve, or add some",
+    "entries": "bring back a bookie that has them, or accept the loss of one that is gone for ever "
+    "(duramen accept-loss)",
+    "failing": "its repair fails again and again: duramen repair status says why",
+}
+"""By the kind of what is stuck; an auditor of another release may tell others."""
 
 
 def judge_removal(own: SetFrame, item: KubeObject) -> Said | None:
@@ -41,11 +50,24 @@ def judge_removal(own: SetFrame, item: KubeObject) -> Said | None:
     record = read_removal(own.frame.observed, item.name)
     if not record and not is_asked(item) and item.name not in own.leaving:
         return _judge_foreign_drain(own, item)
+    is_moving = record == DRAINING and know_set(own).find_duty(item.name) is not Duty.SERVING
+    if is_moving and (stands := _keep_word(own, item)) is not None:
+        return stands
     why = next(_list_blocks(own, item, know_set(own)), "")
     if why:
         return Said(PROGRESSING, "False", BLOCKED, why, is_event=True)
     said = _STEPS.get(record, "it is going to be removed")
     return Said(PROGRESSING, "True", record or DRAINING, said, is_event=True)
+
+
+def _keep_word(own: SetFrame, item: KubeObject) -> Said | None:
+    """What was told of a drain, while the auditor alone does not say how it stands."""
+    admin, told = own.frame.observed.admin, find_condition(item, PROGRESSING) or {}
+    is_told = told.get("reason") in {BLOCKED, DRAINING}
+    if not is_told or not admin.is_reachable or admin.holdings is not None:
+        return None
+    status: Truth = "True" if told["status"] == "True" else "False"
+    return Said(PROGRESSING, status, str(told["reason"]), str(told["message"]), is_event=True)
 
 
 def _judge_foreign_drain(own: SetFrame, item: KubeObject) -> Said | None:
@@ -115,16 +137,15 @@ def _list_blocks(own: SetFrame, item: KubeObject, known: KnownBookies) -> Iterat
 def _describe_room(own: SetFrame, name: str) -> Iterator[str]:
     """Why what lies on it is not asked to move."""
     room = count_room(own, name)
-    if room is None:
-        yield (
-            "the auditor has not counted yet what lies on it, as after its own start: it is "
-            "drained after the next round (duramen repair status)"
-        )
+    if room is None and own.frame.observed.admin.holdings is None:
+        yield "the auditor does not say what lies where: it is drained once it does"
+    elif room is None:
+        yield "the auditor has not counted yet what lies on it: it is drained after its next round"
     elif not room.suffices:
         yield (
             f"what lies on the bookies that go, {_round(room.moved_bytes)}, does not fit on the "
-            f"others, which have {_round(room.free_bytes)} free and have to keep "
-            f"{_round(room.kept_bytes)} of it: add bookies, or take another removal back"
+            f"others: they have {_round(room.free_bytes)} free, of which {_round(room.kept_bytes)} "
+            "have to stay free; add bookies, or take another removal back"
         )
 
 
@@ -133,15 +154,19 @@ def _describe_stuck(own: SetFrame, name: str) -> Iterator[str]:
     stuck = (own.frame.observed.admin.holdings or {}).get(name, {}).get("stuck")
     if not stuck:
         return
-    logs, count = [str(one) for one in stuck["logs"]], int(stuck["logs_count"])
+    logs, count = [str(one) for one in stuck.get("logs", ())], int(stuck.get("logs_count", 0))
     more = f" and {count - len(logs)} more" if count > len(logs) else ""
-    of_logs = f" of {', '.join(logs)}{more}" if logs else ""
+    copies = agree(f"{stuck.get('fragments', 0)} fragments")
+    way_out = _WAYS_OUT.get(str(stuck.get("kind")), _WAYS_OUT["failing"])
+    # What fails is told anew with each attempt; the other reasons stand until something changes.
+    why = f": {stuck.get('reason')}" if stuck.get("kind") in {"place", "entries"} else ""
     yield (
-        f"{stuck['fragments']} fragments{of_logs} cannot leave it: {stuck['reason']}; bring back "
-        "the bookies that do not serve, add some, or take the removal back (duramen repair status)"
+        f"{copies} of {', '.join(logs)}{more} cannot leave it{why}; {way_out}; or take the removal "
+        "back"
     )
 
 
 def _round(size_bytes: int) -> str:
     """Two digits of it: a figure that moved with each append would be written anew as often."""
-    return f"{float(f'{size_bytes / GIB:.2g}'):g}GiB"
+    unit = next((size for size in (TIB, GIB) if size_bytes >= size), MIB)
+    return f"{float(f'{size_bytes / unit:.2g}'):g}{_UNITS[unit]}"

@@ -259,14 +259,14 @@ class Auditor:
                 if not self.backlog.tasks:
                     self.want_round()  # a drain or a rebalance may wait for just this
             case Postponed(pause_us, asked_to_roll):
-                self.backlog.on_postponed(task, pause_us, now_us())
+                self.backlog.on_postponed(task, pause_us, now_us(), was_asked=asked_to_roll)
                 if asked_to_roll:
                     self.want_round()
             case Failed(reason):
                 _LOG.info("repair of %r: %s", task.finding.key, reason)
                 self.backlog.on_failed(task, reason, now_us())
-            case Unrepairable(reason, flaws):
-                if self.backlog.on_unrepairable(task, reason, flaws, now_us()):
+            case Unrepairable(reason, flaws, kind):
+                if self.backlog.on_unrepairable(task, reason, flaws, now_us(), kind):
                     _LOG.warning("cannot be repaired: %s", describe(task))
 
     # --- What is shown ---------------------------------------------------------------------------

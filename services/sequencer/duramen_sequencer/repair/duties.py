@@ -11,23 +11,30 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from duramen.core.duty import Duty
 from duramen.core.repair.cluster_view import ClusterView
-from duramen.core.repair.drain import AnyNeed, NodesetNeed, advance, explain, shortages
-from duramen.core.repair.tasks import Backlog
+from duramen.core.repair.drain import (
+    LOGS_SHOWN_MAX,
+    AnyNeed,
+    LogNames,
+    NodesetNeed,
+    advance,
+    explain,
+    shortages,
+)
+from duramen.core.repair.tasks import Backlog, StuckKind, Task
 from duramen.errors import DuramenError
 from duramen.ids import BookieId
+from duramen.units import agree
 from duramen.wire.metadata_json import BookieNode
 from duramen_sequencer.repair.commits import Commits, Guard
 from duramen_sequencer.repair.readings import Readings
 from duramen_sequencer.repair.rounds import Round
 
 _LOG = logging.getLogger(__name__)
-
-_LOGS_SHOWN_MAX: Final = 10
 
 _CANCEL: Final = dict.fromkeys((Duty.DRAINING, Duty.LEAVING, Duty.DRAINED), Duty.SERVING)
 
@@ -39,6 +46,9 @@ class Drains:
         self._readings = readings
         self._commits = commits
         self._rng = rng
+        self._judged: Round | None = None
+        self._short: dict[AnyNeed, int] = {}
+        """What could not be met in the last whole round that was judged, and since when."""
 
     async def begin(self, bookie: BookieId, last: Round | None) -> dict[str, Any]:
         """Empty a bookie; asked for twice is the same as once.
@@ -91,70 +101,140 @@ class Drains:
                 moved += 1
         return moved
 
-    def list_drains(self, last: Round, backlog: Backlog) -> list[dict[str, Any]]:
+    def list_drains(
+        self, last: Round, stuck: Mapping[BookieId, StuckCopies]
+    ) -> list[dict[str, Any]]:
         """Bookies that are being emptied or are empty, and what they wait for."""
         seen = last.seen() if last.is_whole else None
         drains = []
         for bookie, state in sorted(last.view.bookies.items()):
             if state.duty is Duty.SERVING:
                 continue
-            stuck = self.explain_stuck(bookie, last, backlog) or {}
+            waits_for = explain(state, seen)
+            if bookie in stuck:
+                waits_for += f", and {stuck[bookie].describe()}"
             drains.append({
                 "bookie": bookie,
                 "duty": state.duty.value,
                 "fragments": None if seen is None else seen.named.get(bookie, 0),
                 "bytes": last.loads.size_bytes.get(bookie, 0),
-                "waits_for": explain(state, seen, str(stuck.get("reason", ""))),
+                "waits_for": waits_for,
             })  # fmt: skip
         return drains
 
-    def explain_stuck(
-        self, bookie: BookieId, last: Round, backlog: Backlog
-    ) -> dict[str, Any] | None:
-        """What keeps copies on a bookie that drains, and of which logs; None: they move, as far as
-        is known, or nothing of it is to move."""
-        named_count = last.named.get(bookie, 0)
-        if last.view.bookies[bookie].duty is Duty.SERVING or not named_count:
-            return None
-        if tasks := backlog.list_stuck(bookie):
-            fragments = {task.finding.key.fragment for task in tasks}
-            logs = sorted({task.log_name for task in tasks})
-            return _describe_stuck(len(fragments), tasks[0].reason, logs)
-        # The last fragment of an open segment leaves it when the next segment has a place.
-        needs = last.needs
-        found = shortages(last.view, [bookie], needs, self._rng, is_strict=False)
-        if not found:
-            return None
-        logs = sorted({name for need in found for name in needs[need]})
-        return _describe_stuck(named_count, _format_shortage(found[0], bookie, last.view), logs)
+    def find_stuck(
+        self, last: Round, backlog: Backlog, time_us: int
+    ) -> dict[BookieId, StuckCopies]:
+        """What has kept copies on bookies that drain for longer than the grace; of who is not among
+        them copies leave, as far as is known.
+
+        Args:
+            last: the last whole round.
+        """
+        before_us = time_us - last.view.grace_us
+        draining = {b for b, state in last.view.bookies.items() if state.duty is not Duty.SERVING}
+        tasks: dict[BookieId, list[Task]] = {}
+        for task in backlog.list_stuck(before_us) if draining else ():
+            for bookie in task.holders & draining:
+                tasks.setdefault(bookie, []).append(task)
+        short = self._find_short(last, draining, time_us, before_us)
+        found = {}
+        for bookie in sorted(draining & (tasks.keys() | last.waiting.keys())):
+            waiting = {n: logs for n, logs in last.waiting.get(bookie, {}).items() if n in short}
+            if bookie in tasks or waiting:
+                found[bookie] = _sum_up(tasks.get(bookie, ()), waiting, short)
+        return found
+
+    def _find_short(
+        self, last: Round, draining: Collection[BookieId], time_us: int, before_us: int
+    ) -> dict[AnyNeed, str]:
+        """What open segments of bookies that drain need of their next one, and those that take new
+        data cannot meet since before that moment; each with the reason."""
+        if self._judged is not last:
+            needs = sorted({n for by_need in last.waiting.values() for n in by_need}, key=repr)
+            lacking = shortages(last.view, draining, needs, self._rng, is_strict=False)
+            self._short = {need: self._short.get(need, time_us) for need in lacking}
+            self._judged = last
+        return {
+            need: _format_shortage(need, draining, last.view)
+            for need, since_us in self._short.items()
+            if since_us <= before_us
+        }
 
     def _refuse_shortage(self, bookie: BookieId, view: ClusterView, last: Round) -> None:
         found = shortages(view, [bookie], last.needs, self._rng)
         if not found:
             return
+        need = min(found, key=repr)
+        logs = last.needs[need]
         raise DuramenError(
             "placement_impossible",
-            f"{_format_shortage(found[0], bookie, view)} (logs {', '.join(last.needs[found[0]])}): "
-            "add bookies, or cancel another drain",
+            f"without {bookie} {_format_shortage(need, [bookie], view)} "
+            f"(logs {_list_logs(logs.list_names(), logs.count)}): add bookies, or cancel another "
+            "drain",
             field="bookie",
         )
 
 
-def _describe_stuck(fragments: int, reason: str, logs: Sequence[str]) -> dict[str, Any]:
-    return {
-        "fragments": fragments,
-        "reason": reason,
-        "logs": logs[:_LOGS_SHOWN_MAX],
-        "logs_count": len(logs),
-    }
+class StuckCopies(NamedTuple):
+    """What keeps copies on a bookie.
+
+    Args:
+        kind: what would have the first one leave.
+        logs: the first ones; `log_count`: all that are known.
+    """
+
+    fragment_count: int
+    kind: StuckKind
+    reason: str
+    logs: tuple[str, ...]
+    log_count: int
+
+    def describe(self) -> str:
+        """For people."""
+        count = agree(f"{self.fragment_count} fragments")
+        logs = _list_logs(self.logs, self.log_count)
+        return f"{count} of {logs} cannot leave it: {self.reason}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "fragments": self.fragment_count,
+            "kind": self.kind.value,
+            "reason": self.reason,
+            "logs": list(self.logs),
+            "logs_count": self.log_count,
+        }
 
 
-def _format_shortage(need: AnyNeed, bookie: BookieId, view: ClusterView) -> str:
-    left = [c for c in view.candidates() if c.member.bookie != bookie]
+def _sum_up(
+    tasks: Sequence[Task], waiting: Mapping[AnyNeed, LogNames], short: Mapping[AnyNeed, str]
+) -> StuckCopies:
+    fragment_count = len({task.finding.key.fragment for task in tasks})
+    names = {task.log_name for task in tasks}
+    unnamed_count = 0
+    for logs in waiting.values():
+        fragment_count += logs.count
+        unnamed_count += logs.count - len(logs.first)
+        names.update(logs.list_names())
+    if tasks and tasks[0].stuck is not None:
+        kind, reason, _ = tasks[0].stuck
+    else:
+        kind, reason = StuckKind.PLACE, next(short[need] for need in short if need in waiting)
+    shown = tuple(sorted(names)[:LOGS_SHOWN_MAX])
+    return StuckCopies(fragment_count, kind, reason, shown, len(names) + unnamed_count)
+
+
+def _list_logs(names: Sequence[str], count: int) -> str:
+    more = f" and {count - len(names)} more" if count > len(names) else ""
+    return ", ".join(names) + more
+
+
+def _format_shortage(need: AnyNeed, without: Collection[BookieId], view: ClusterView) -> str:
+    left = [c for c in view.candidates() if c.member.bookie not in without]
     racks = len({(candidate.region, candidate.rack) for candidate in left})
     return (
-        f"without {bookie} {len(left)} bookies in {racks} racks take new data, and new segments "
-        f"need {_format_need(need)}"
+        f"{len(left)} bookies in {racks} racks take new data, and new segments need "
+        f"{_format_need(need)}"
     )
 
 

@@ -22,6 +22,7 @@ from duramen.units import SECOND
 from duramen_sequencer.repair.auditor import Auditor
 from duramen_sequencer.repair.disruption.granting import Granting
 from duramen_sequencer.repair.disruption.questions import parse_kind, parse_question, take_text
+from duramen_sequencer.repair.duties import StuckCopies
 from duramen_sequencer.repair.election import Election
 from duramen_sequencer.repair.readings import UnreadError
 
@@ -88,7 +89,7 @@ class RepairOperations:
             "estimate_s": None if estimate_us is None else round(estimate_us / SECOND),
             "running": [describe(task) for task in running],
             "unrepairable": [describe(task) for task in unrepairable[:_SHOWN_MAX]],
-            "drains": [] if last is None else auditor.drains.list_drains(last, backlog),
+            "drains": [] if last is None else auditor.drains.list_drains(last, self._find_stuck()),
             "last_round": None if last is None else last.describe(),
             "statistics": auditor.statistics(),
         }
@@ -99,6 +100,7 @@ class RepairOperations:
         last = auditor.last
         if last is None:
             raise _not_yet()
+        stuck = self._find_stuck()
         shares = spread(last.loads, last.view)
         return {
             "read_unix_ms": last.began_unix_ms,
@@ -118,11 +120,17 @@ class RepairOperations:
                     "copies": last.loads.copy_count.get(bookie, 0),
                     "bytes": last.loads.size_bytes.get(bookie, 0),
                     "share": round(shares[bookie], 3) if bookie in shares else None,
-                    "stuck": auditor.drains.explain_stuck(bookie, last, auditor.backlog),
+                    "stuck": stuck[bookie].to_json() if bookie in stuck else None,
                 }
                 for bookie, state in sorted(last.view.bookies.items())
             ],
         }
+
+    def _find_stuck(self) -> dict[BookieId, StuckCopies]:
+        auditor = self._auditor
+        if auditor.last_whole is None:
+            return {}
+        return auditor.drains.find_stuck(auditor.last_whole, auditor.backlog, now_us())
 
     async def judge_disruption(self, bookie: str, kind: str) -> Answer:
         """Whether the bookie may be restarted or removed now; see `Granting.judge`."""

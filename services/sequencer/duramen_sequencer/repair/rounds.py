@@ -14,6 +14,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+from duramen.core.duty import Duty
 from duramen.core.entry_ranges import EntryRanges
 from duramen.core.flexible.nodeset import choose_nodeset
 from duramen.core.flexible.nodeset_plan import make_nodeset_rule
@@ -40,7 +41,7 @@ from duramen.core.repair.audit import (
     remaining_debt,
 )
 from duramen.core.repair.cluster_view import ClusterView
-from duramen.core.repair.drain import AnyNeed, Need, NodesetNeed, WholeRound
+from duramen.core.repair.drain import AnyNeed, LogNames, Need, NodesetNeed, WholeRound
 from duramen.core.repair.rebalance import Loads
 from duramen.core.repair.tasks import Backlog
 from duramen.core.segment import Segment, SegmentState
@@ -74,8 +75,11 @@ class Round:
     in_doubt: dict[Member, int] = field(default_factory=dict)
     """Ended fragments that were not compared since their member became doubtful."""
     found: set[WorkKey] = field(default_factory=set)
-    needs: dict[AnyNeed, list[str]] = field(default_factory=dict)
-    """What logs ask of new segments, each with the first logs that do."""
+    needs: dict[AnyNeed, LogNames] = field(default_factory=dict)
+    """What logs ask of new segments, and which logs do."""
+    waiting: dict[BookieId, dict[AnyNeed, LogNames]] = field(default_factory=dict)
+    """Of bookies that drain: logs whose open segment names them until it has rolled, by what they
+    ask of the next one."""
     loads: Loads = field(default_factory=Loads)
 
     def seen(self) -> WholeRound:
@@ -101,7 +105,6 @@ class Round:
 
 
 _UNREAD_SHOWN: int = 20
-_NAMES_SHOWN: int = 10
 
 
 class Rounds:
@@ -154,9 +157,7 @@ class Rounds:
         log, rule = audit.log, rule_of(audit.log)
         this.log_count += 1
         if not log.is_ended and not log.is_deleted:
-            names = this.needs.setdefault(need_of(log), [])
-            if len(names) < _NAMES_SHOWN:
-                names.append(f"{log.namespace}/{log.name}")
+            this.needs.setdefault(need_of(log), LogNames()).note(log)
         async for segment, debts in audit.segments:
             this.segment_count += 1
             if isinstance(segment, FlexibleSegment):
@@ -273,6 +274,7 @@ def _count_flexible(log: LogNode, segment: FlexibleSegment, debts: Debts, this: 
     for bookie in {row.node.bookie for row in segment.nodes}:
         this.named[bookie] = this.named.get(bookie, 0) + 1
     if not segment.is_closed:
+        _note_open(log, segment, {row.node.bookie for row in segment.nodes}, this)
         return
     this.unproved_count += not segment.is_proved
     this.violation_count += bool(RepairMap(segment, this.view).list_moves())
@@ -296,5 +298,19 @@ def _count(log: LogNode, segment: Segment, rule: PlacementRule, debts: Debts, th
         owed = [m for m in ensemble if debts.is_owed(m, stretch.first, stretch.last)]
         if is_misplaced(segment, stretch.fragment, rule, this.view, discounted=owed):
             this.violation_count += 1
-        for bookie in {member.bookie for member in stretch.fragment.ensemble}:
+        bookies = {member.bookie for member in stretch.fragment.ensemble}
+        for bookie in bookies:
             this.named[bookie] = this.named.get(bookie, 0) + 1
+        if stretch.is_open:
+            _note_open(log, segment, bookies, this)
+
+
+def _note_open(log: LogNode, segment: AnySegment, bookies: set[BookieId], this: Round) -> None:
+    """Note who is left once the segment has rolled; one in recovery does not roll."""
+    if segment.state is SegmentState.IN_RECOVERY:
+        return
+    for bookie in bookies:
+        state = this.view.bookies.get(bookie)
+        if state is not None and state.duty is not Duty.SERVING:
+            by_need = this.waiting.setdefault(bookie, {})
+            by_need.setdefault(need_of(log), LogNames()).note(log)

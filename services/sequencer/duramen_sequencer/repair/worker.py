@@ -42,7 +42,7 @@ from duramen.core.repair.copies import EntryFault, Flaw
 from duramen.core.repair.losses import find_lost
 from duramen.core.repair.rebalance import RowCopy
 from duramen.core.repair.swap import Swap, SwapChoice, can_take
-from duramen.core.repair.tasks import Backlog, Task
+from duramen.core.repair.tasks import Backlog, StuckKind, Task
 from duramen.core.segment import Segment
 from duramen.core.sequencer.proposals import rule_of
 from duramen.errors import DuramenError
@@ -90,6 +90,7 @@ class Unrepairable(NamedTuple):
 
     reason: str
     flaws: Sequence[Flaw] = ()
+    kind: StuckKind = StuckKind.ENTRIES
 
 
 Outcome = Done | Postponed | Failed | Unrepairable
@@ -186,13 +187,14 @@ class RepairWorker:
         if isinstance(segment, FlexibleSegment):
             if not names_anybody(log, segment):
                 return None
-            task.bookies = frozenset(row.node.bookie for row in segment.nodes)
+            task.holders = frozenset(row.node.bookie for row in segment.nodes)
             notes = await self._readings.read_notes(key.ledger_id)
             debts = self._readings.debts_of(key.ledger_id, notes)
             return _FlexibleSubject(log, segment, notes, debts)
         for stretch in list_stretches(log, segment):
             if stretch.fragment.first_entry == key.first_entry:
-                task.bookies = frozenset(one.bookie for one in stretch.fragment.ensemble)
+                if key.action is not Action.FILL:
+                    task.holders = frozenset(one.bookie for one in stretch.fragment.ensemble)
                 notes = await self._readings.read_notes(key.ledger_id)
                 debts = self._readings.debts_of(key.ledger_id, notes)
                 return _Subject(log, segment, stretch, notes, debts)
@@ -273,6 +275,7 @@ class RepairWorker:
                 f"of flexible logs, and node {wanted.node}, rack {wanted.rack}, region "
                 f"{wanted.region} must hold for every entry",
                 result.flaws[:100],
+                StuckKind.PLACE,
             )
         if result.flaws:
             return _judge(result.flaws)
@@ -294,7 +297,8 @@ class RepairWorker:
             return Postponed(_BUSY_PAUSE_US)
         return Unrepairable(
             f"no bookie can take the copy: {len(candidates)} take new data, and min_racks "
-            f"{rule.min_racks}, min_regions {rule.min_regions} must hold for every write set"
+            f"{rule.min_racks}, min_regions {rule.min_regions} must hold for every write set",
+            kind=StuckKind.PLACE,
         )
 
     async def _move(self, task: Task, subject: _Subject, swap: Swap) -> Outcome:

@@ -15,20 +15,23 @@ Source: docs/protocol/repair.md.
 
 from __future__ import annotations
 
+import bisect
 import random
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from duramen.core.duty import Duty
 from duramen.core.flexible.nodeset import choose_nodeset
 from duramen.core.flexible.repair.repair_map import as_serving
 from duramen.core.flexible.soundness import NodesetRule
+from duramen.core.log_node import LogNode
 from duramen.core.placement import Candidate, PlacementRule, Refusal, choose_ensemble
 from duramen.core.quorum import Quorum
 from duramen.core.repair.cluster_view import BookieState, ClusterView
 from duramen.ids import BookieId, LogId
 
+LOGS_SHOWN_MAX: Final = 10
 _ANY_LOG: Final = LogId(1)
 
 
@@ -46,6 +49,24 @@ class NodesetNeed(NamedTuple):
 
 
 AnyNeed = Need | NodesetNeed
+
+
+@dataclass(slots=True)
+class LogNames:
+    """Logs, counted; of the first by their numbers the names."""
+
+    count: int = 0
+    first: list[tuple[LogId, str]] = field(default_factory=list)
+
+    def note(self, log: LogNode) -> None:
+        """One more."""
+        self.count += 1
+        bisect.insort(self.first, (log.log_id, f"{log.namespace}/{log.name}"))
+        del self.first[LOGS_SHOWN_MAX:]
+
+    def list_names(self) -> list[str]:
+        """At most LOGS_SHOWN_MAX."""
+        return [name for _, name in self.first]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +113,8 @@ def advance(state: BookieState, seen: WholeRound) -> DutyStep | None:
     return None
 
 
-def explain(state: BookieState, seen: WholeRound | None, stuck: str = "") -> str:
-    """What a drain waits for, in a sentence.
-
-    Args:
-        stuck: why copies do not leave it; "": they do, as far as is known.
-    """
+def explain(state: BookieState, seen: WholeRound | None) -> str:
+    """What a drain waits for, in a sentence."""
     named_count = 0 if seen is None else seen.named.get(state.member.bookie, 0)
     if state.duty in (Duty.SERVING, Duty.DRAINED):
         return ""
@@ -109,7 +126,7 @@ def explain(state: BookieState, seen: WholeRound | None, stuck: str = "") -> str
         return f"the end of {seen.recovering_count} recoveries, which may still name it"
     if seen is None or named_count == 0:
         return "the next whole round"
-    return f"{named_count} fragments name it" + (f", and are stuck: {stuck}" if stuck else "")
+    return f"{named_count} fragments name it"
 
 
 def shortages(

@@ -11,6 +11,7 @@ Pure: time comes with the calls. Called by the auditor. Source: docs/protocol/re
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -34,14 +35,34 @@ _STUCK_ATTEMPTS: Final = 3
 """What failed so often in a row does not get on by itself soon."""
 
 
+class StuckKind(enum.Enum):
+    """What would have a fragment get on."""
+
+    PLACE = "place"
+    """A bookie that may take the copy."""
+    ENTRIES = "entries"
+    """A good copy of entries of which none can be verified now."""
+    FAILING = "failing"
+    """It failed three times in a row, and goes on being tried."""
+
+
+class Stuck(NamedTuple):
+    """Why a fragment does not get on, for people."""
+
+    kind: StuckKind
+    reason: str
+    since_us: int
+
+
 @dataclass(slots=True)
 class Task:
     """One finding on its way.
 
     `swap`: already decided, as by the plan of a rebalance. `judged_facts`: those of the finding as
     whoever carries the task out sees it, which may be newer or older than what a round found.
-    `log_name`, `bookies`: the log and the bookies of the fragment as they were read last; "" and
-    nobody: it was not begun yet.
+    `log_name`, `holders`: the log of the fragment, and the bookies that it is to leave or to stay
+    on, as they were read last; nobody before that, and of a task that has no copy leave.
+    `stuck`: why it does not get on, until it does: another try alone says nothing new.
     """
 
     finding: Finding
@@ -55,12 +76,8 @@ class Task:
     reason: str = ""
     unrepairable_since_us: int | None = None
     log_name: str = ""
-    bookies: frozenset[BookieId] = frozenset()
-
-    @property
-    def is_stuck(self) -> bool:
-        """Whether it gets on only once something else has changed, as far as is known."""
-        return self.unrepairable_since_us is not None or self.attempt_count >= _STUCK_ATTEMPTS
+    holders: frozenset[BookieId] = frozenset()
+    stuck: Stuck | None = None
 
     @property
     def left_bytes(self) -> int:
@@ -186,6 +203,7 @@ class Backlog:
     def on_progress(self, task: Task, copied_bytes: int, now_us: int) -> None:
         """So many bytes more were copied."""
         task.copied_bytes += copied_bytes
+        task.stuck = None
         self._counts["copied_bytes"] += copied_bytes
         before, current = self._windows
         if now_us - current.began_us >= _RATE_WINDOW_US:
@@ -199,9 +217,13 @@ class Backlog:
         self.tasks.pop(task.finding.key, None)
         self._counts["done"] += 1
 
-    def on_postponed(self, task: Task, pause_us: int, now_us: int) -> None:
+    def on_postponed(
+        self, task: Task, pause_us: int, now_us: int, *, was_asked: bool = False
+    ) -> None:
         """Nothing was tried: no target has room now, or somebody was asked and is to act."""
         task.is_running = False
+        if was_asked:
+            task.attempt_count, task.stuck = 0, None
         task.not_before_us = now_us + pause_us
         self._counts["postponed"] += 1
 
@@ -211,9 +233,18 @@ class Backlog:
         task.reason = reason
         task.not_before_us = now_us + REPAIR_BACKOFF.pause_us(task.attempt_count)
         task.attempt_count += 1
+        if task.attempt_count >= _STUCK_ATTEMPTS:
+            self._hold(task, StuckKind.FAILING, reason, now_us)
         self._counts["failed"] += 1
 
-    def on_unrepairable(self, task: Task, reason: str, flaws: Iterable[Flaw], now_us: int) -> bool:
+    def on_unrepairable(
+        self,
+        task: Task,
+        reason: str,
+        flaws: Iterable[Flaw],
+        now_us: int,
+        kind: StuckKind = StuckKind.ENTRIES,
+    ) -> bool:
         """It cannot be repaired while the facts are these; whether that was not said before.
 
         If a round has found other facts than it was judged by, it is tried again: they would be
@@ -226,8 +257,12 @@ class Backlog:
         is_news = task.unrepairable_since_us is None
         task.reason, task.flaws = reason, tuple(flaws)
         task.unrepairable_since_us = now_us
+        self._hold(task, kind, reason, now_us)
         self._counts["unrepairable_reported"] += is_news
         return is_news
+
+    def _hold(self, task: Task, kind: StuckKind, reason: str, now_us: int) -> None:
+        task.stuck = Stuck(kind, reason, now_us if task.stuck is None else task.stuck.since_us)
 
     def on_cut(self, task: Task) -> None:
         """The auditor stopped in the middle: as if it had not been begun."""
@@ -264,10 +299,15 @@ class Backlog:
         tasks = [task for task in self.tasks.values() if task.unrepairable_since_us is not None]
         return sorted(tasks, key=lambda task: task.finding.urgency)
 
-    def list_stuck(self, bookie: BookieId) -> list[Task]:
-        """What keeps copies on a bookie, in the order of its urgency."""
-        tasks = [t for t in self.tasks.values() if bookie in t.bookies and t.is_stuck]
-        return sorted(tasks, key=lambda task: task.finding.urgency)
+    def list_stuck(self, before_us: int) -> list[Task]:
+        """What keeps copies where they are since before that moment, in the order of the fragments:
+        what is told of the first one stays while it stays."""
+        tasks = [
+            task
+            for task in self.tasks.values()
+            if task.holders and task.stuck is not None and task.stuck.since_us <= before_us
+        ]
+        return sorted(tasks, key=lambda task: task.finding.key.fragment)
 
     def statistics(self) -> dict[str, Any]:
         """What waits by problem, what runs, what became of the rest."""

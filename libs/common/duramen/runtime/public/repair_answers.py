@@ -111,8 +111,10 @@ class StuckCopiesAnswer(PassedOn):
     """What keeps copies on a bookie that is being emptied."""
 
     fragments: int
+    kind: str
+    """`place`: no bookie can take a copy; `entries`: no copy can be verified; `failing`: it fails
+    again and again. Of the first one, as the reason."""
     reason: str
-    """Of the most urgent one."""
     logs: list[str]
     """The first ones, as namespace/name; `logs_count` counts those that are known."""
     logs_count: int
