@@ -115,6 +115,8 @@ def test_nothing_is_proved_while_a_member_does_not_answer() -> None:
         seat = await world.seat()
         await wait_for(lambda: seat.auditor.backlog.statistics()["failed"] >= 1)
         assert not (await world.segment()).last_fragment.is_proved
+        (task,) = seat.auditor.backlog.tasks.values()
+        assert not task.holders, "a comparison keeps no copy where it is"
         world.bookies["c"].is_silent = False
         await wait_for(lambda: not seat.auditor.backlog.tasks)
         assert (await world.segment()).last_fragment.is_proved
