@@ -36,6 +36,8 @@ from duramen.runtime.public.repair_answers import (
     StandingAnswer,
     TakenDisruptionAnswer,
 )
+from duramen.runtime.sequencer.log_driver import now_us
+from duramen.units import SECOND
 from duramen.wire.metadata_json import encode_bookie, encode_node
 from duramen_sequencer.repair.admin_routes import add_repair_routes
 from duramen_sequencer.repair.auditor import AuditPace
@@ -212,7 +214,7 @@ def test_so_many_drains_as_the_others_can_hold() -> None:
         await seat.operations.drain("a")
         error = await refused(seat.operations.drain("b"))
         assert error.code == "placement_impossible" and "ensemble_size 3" in error.detail
-        assert "without b 2 bookies in 2 racks" in error.detail
+        assert "without b 2 bookies in 2 racks may take" in error.detail
         assert "(logs ns/log5): add bookies" in error.detail
         assert (await world.node("b")).duty is Duty.SERVING
         assert (await refused(seat.operations.drain("z"))).field == "bookie"
@@ -236,7 +238,7 @@ def test_what_keeps_copies_on_a_bookie_that_drains_is_told_with_its_logs(*, is_o
         await world.publish("a")
         await see_stuck(seat, is_stuck=True)
         why = (
-            "2 bookies in 2 racks take new data, and new segments need ensemble_size 3 with "
+            "2 bookies in 2 racks may take new data, and new segments need ensemble_size 3 with "
             "min_racks 2 and min_regions 1"
             if is_open
             else "no bookie can take the copy: 2 take new data, and min_racks 2, min_regions 1 "
@@ -264,20 +266,67 @@ def test_logs_that_keep_nothing_on_a_bookie_do_not_hold_up_its_drain() -> None:
     """As an open segment elsewhere, whose next one has no place."""
 
     async def act(world: RepairWorld) -> None:
-        await world.add(make_segment([(0, "abc")], 9, proved=True))
         wide = {"ensemble_size": 4, "write_quorum": 3, "ack_quorum": 2}
-        await world.add(make_segment([(0, "bcde")], log_id=6), replication=wide)
+        await world.add(make_segment([(0, "bcde")], log_id=5), replication=wide)
+        await world.add(make_segment([(0, "abc")], 9, log_id=6, proved=True))
         seat = await world.seat(grace_s=GRACE_S)
         await seat.wait_rounds(1)
         await seat.operations.drain("a")
         await world.lose("e")
-        await world.publish("a")
-        while (await world.node("a")).duty is Duty.DRAINING:
+        ends_us = now_us() + int(4 * GRACE_S * SECOND)
+        while now_us() < ends_us:
             await seat.wait_rounds(1)
             assert await read_stuck(seat) == {}
-        assert (await world.node("a")).duty is Duty.LEAVING
+        await world.publish("a")
+        await wait_duty_after_rounds(world, seat, "a", Duty.LEAVING)
 
     run(act, "abcde")
+
+
+def test_what_was_stuck_goes_on_once_another_drain_was_cancelled() -> None:
+    """The word of that bookie comes after the round that saw the cancellation."""
+
+    async def act(world: RepairWorld) -> None:
+        await world.add(make_segment([(0, "abc")], 9, proved=True))
+        seat = await world.seat(grace_s=GRACE_S)
+        await seat.wait_rounds(1)
+        await seat.operations.drain("d")
+        await world.publish("d")
+        await change_node(world, "a", duty=Duty.DRAINING)  # as one that was there before
+        await world.publish("a")
+        await see_stuck(seat, is_stuck=True)
+        await seat.operations.cancel_drain("d")
+        await seat.wait_rounds(1)
+        await see_stuck(seat, is_stuck=True)
+        await world.publish("d")
+        await see_stuck(seat, is_stuck=False)
+        await world.wait_ensembles("dbc")
+
+    run(act)
+
+
+def test_a_segment_rolls_off_a_bookie_by_what_its_log_asks_now() -> None:
+    """It has three members, of which the log wants two by now, and two are left."""
+
+    async def act(world: RepairWorld) -> None:
+        narrow = {"ensemble_size": 2, "write_quorum": 2, "ack_quorum": 2}
+        await world.add(make_segment([(0, "abc")]), replication=narrow)
+        seat = await world.seat(grace_s=GRACE_S)
+        await seat.wait_rounds(1)
+        await seat.operations.drain("a")
+        await world.publish("a")
+        await seat.wait_rounds(1)
+        await wait_for(lambda: bool(world.rolls))
+
+    run(act, "abc")
+
+
+async def wait_duty_after_rounds(world: RepairWorld, seat: Seat, name: str, duty: Duty) -> None:
+    async def has_it() -> bool:
+        await seat.wait_rounds(1)
+        return (await world.node(name)).duty is duty
+
+    await wait_for(has_it)
 
 
 async def read_stuck(seat: Seat) -> dict[str, Any]:
@@ -495,7 +544,7 @@ def test_answers_are_those_of_the_operations_byte_for_byte_and_are_described() -
         for name in "bc":
             del world.bookies[name].entries[segment.ledger_id][EntryId(4)]
         await lose_for_ever(world, "a")
-        await weigh(world, "e", 0.00001)
+        await change_node(world, "e", weight=0.00001)
         seat = await sit(world)
         await wait_for(lambda: bool(seat.auditor.backlog.list_unrepairable()))
         await seat.operations.drain("f")
@@ -540,10 +589,10 @@ async def lose_for_ever(world: RepairWorld, name: str) -> None:
     await world.lose(name)
 
 
-async def weigh(world: RepairWorld, name: str, weight: float) -> None:
+async def change_node(world: RepairWorld, name: str, **fields: Any) -> None:
     found = await world.setup.get(PATHS.bookie(name))
     assert found is not None
-    data = encode_bookie(replace(await world.node(name), weight=weight))
+    data = encode_bookie(replace(await world.node(name), **fields))
     await world.setup.set(PATHS.bookie(name), data, version=found.version)
 
 

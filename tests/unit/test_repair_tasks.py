@@ -90,12 +90,12 @@ def test_stuck_is_what_cannot_be_repaired_or_failed_three_times_in_a_row() -> No
         backlog.on_postponed(rolling, 1, attempt, was_asked=True)
     assert backlog.list_stuck(MINUTE) == [lost, failing]
     assert [task.stuck for task in (lost, failing)] == [
-        (StuckKind.PLACE, "nobody can take it", 0), (StuckKind.FAILING, "silent", 2),
+        (StuckKind.PLACE, "nobody can take it", 0, False), (StuckKind.FAILING, "silent", 2, False),
     ]  # fmt: skip
     assert backlog.list_stuck(1) == [lost], "for a moment it is not worth a word"
 
 
-def test_what_is_stuck_stays_so_through_other_tries_until_it_gets_on() -> None:
+def test_what_is_stuck_is_told_on_while_it_is_tried_anew_and_until_it_copies() -> None:
     backlog = Backlog()
     backlog.put(finding(facts=0))
     task = take(backlog)
@@ -103,12 +103,28 @@ def test_what_is_stuck_stays_so_through_other_tries_until_it_gets_on() -> None:
     backlog.on_unrepairable(task, "2 take new data", [], 0, StuckKind.PLACE)
     for moment in range(1, 3):
         backlog.put(finding(facts=moment))
-        assert take(backlog) is task and backlog.list_stuck(0) == [task], "it is told on"
+        assert take(backlog) is task and backlog.list_stuck(0) == [task]
         backlog.on_unrepairable(task, "1 takes new data", [], moment, StuckKind.PLACE)
-    assert task.stuck == (StuckKind.PLACE, "1 takes new data", 0)
+    assert task.stuck == (StuckKind.PLACE, "1 takes new data", 0, False)
     backlog.put(finding(facts=9))
     backlog.on_progress(take(backlog), 1, 3)
     assert backlog.list_stuck(MINUTE) == []
+
+
+def test_of_many_that_are_judged_anew_nothing_is_told_before() -> None:
+    """They may move by now, and would be told on for as long as the last one waits."""
+    backlog = Backlog(running_max=200)
+    for log_id in range(1, 121):
+        backlog.put(finding(log_id))
+        task = take(backlog)
+        task.holders = frozenset({A.bookie})
+        backlog.on_unrepairable(task, "nobody can take it", [], 0, StuckKind.PLACE)
+    assert len(backlog.list_stuck(0)) == 120
+    for log_id in range(1, 101):
+        backlog.put(finding(log_id, facts=1))
+    assert len(backlog.list_stuck(0)) == 120
+    backlog.put(finding(101, facts=1))
+    assert len(backlog.list_stuck(0)) == 19
 
 
 def test_what_fails_waits_twice_as_long_each_time() -> None:

@@ -52,14 +52,14 @@ def describe_change(
     size = there["resources"]["requests"]["storage"]
     if not covers(size, wanted.size):
         yield (
-            f"{field}.size stays {size}, and {wanted.size} is wished: volumes are not resized yet, "
-            f"so set it back{or_else}"
+            f"{field}.size stays {size}, but the spec asks for {wanted.size}: volumes are not "
+            f"resized yet, so set it back{or_else}"
         )
     own_class, wanted_class = there.get("storageClassName"), wanted.storage_class_name
     if wanted_class is not None and wanted_class != own_class:
         yield (
-            f"{field}.storageClassName stays {own_class or 'as it is'}, and {wanted_class} is "
-            f"wished: set it back{or_else}"
+            f"{field}.storageClassName stays {own_class or 'as it is'}, but the spec asks for "
+            f"{wanted_class}: set it back{or_else}"
         )
 
 

@@ -370,7 +370,7 @@ SETS: Final = {
     "larger journal": Case(
         wish(*SET, journal={"size": "30Gi"}),
         (
-            "journal.size stays 20Gi, and 30Gi is wished: volumes are not resized yet",
+            "journal.size stays 20Gi, but the spec asks for 30Gi: volumes are not resized yet",
             "or make another BookieSet with it, and have the bookies of this one go",
         ),
         wish(*SET, journal={"size": "20Gi"}),
@@ -379,7 +379,7 @@ SETS: Final = {
     ),
     "another class": Case(
         wish(*SET, ledgers={"storageClassName": "fast"}),
-        ("ledgers.storageClassName stays as it is, and fast is wished: set it back",),
+        ("ledgers.storageClassName stays as it is, but the spec asks for fast: set it back",),
         wish(*SET, ledgers={}),
         5,
         SET,
@@ -422,7 +422,7 @@ SETS: Final = {
     ),
     "larger ZooKeeper": Case(
         wish(*CLUSTER, zookeeper={"storage": {"size": "90Gi"}}),
-        ("zookeeper.storage.size stays", "and 90Gi is wished", "set it back"),
+        ("zookeeper.storage.size stays", "but the spec asks for 90Gi", "set it back"),
         wish(*CLUSTER, zookeeper={}),
         5,
         CLUSTER,
@@ -498,3 +498,10 @@ def test_a_look_in_which_the_auditor_is_silent_says_nothing_else(*, is_stuck: bo
     assert not [step for step in own.steps() if isinstance(step, Event)]
     own.look()
     assert progress(own, ("Bookie", LAST)) == said
+    fail_to_start(LAST)(own)
+    own.look()
+    assert "it does not serve" in progress(own, ("Bookie", LAST)), "other words are not held back"
+    start(LAST)(own)
+    own.tick()
+    own.look()
+    assert "it does not serve" not in progress(own, ("Bookie", LAST))

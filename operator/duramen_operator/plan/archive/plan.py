@@ -103,11 +103,12 @@ def _plan_policy(
         unsure.update(tuple(waiting)[:READ_FIRST_COUNT])
         due = None
     if due is not None:
-        yield Apply(make_run(job, due))
         message = f"{due.name}: {len(choice.waiting)} segments wait"
-        # Of what waits longest: a run that cannot be made is told once, and tried again.
+        # Of what waits longest: a run that cannot be made is told once, and tried again. It is told
+        # first: of a run that is there no pass tells any more.
         since = choice.waiting[0].completed if choice.waiting else find_told(item)
         yield Event(item.ref, item.uid, f"{due.cause}Run", message, since, now)
+        yield Apply(make_run(job, due))
     yield from _report(item, _report_ready(observed, item, job), runs, choice, now)
 
 

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from duramen.core.duty import Duty
-from duramen.units import GIB, MIB, agree
+from duramen.units import GIB, KIB, MIB, agree
 from duramen_operator.plan.cluster.bookies import SetFrame
-from duramen_operator.plan.conditions import Said, Truth, find_condition
+from duramen_operator.plan.conditions import Said, find_condition
 from duramen_operator.plan.evictions.lives import is_running
 from duramen_operator.plan.observed import KubeObject
 from duramen_operator.plan.removal.course import count_room, know_set
@@ -35,7 +35,8 @@ _STEPS: Final = {
 }
 _SHOWN_MAX: Final = 10
 TIB: Final = 1 << 40
-_UNITS: Final = {TIB: "TiB", GIB: "GiB", MIB: "MiB"}
+_UNITS: Final = {TIB: "TiB", GIB: "GiB", MIB: "MiB", KIB: "KiB"}
+_STUCK: Final = "cannot leave it"
 _WAYS_OUT: Final = {
     "place": "bring back the bookies that do not serve, or add some",
     "entries": "bring back a bookie that has them, or accept the loss of one that is gone for ever "
@@ -50,24 +51,11 @@ def judge_removal(own: SetFrame, item: KubeObject) -> Said | None:
     record = read_removal(own.frame.observed, item.name)
     if not record and not is_asked(item) and item.name not in own.leaving:
         return _judge_foreign_drain(own, item)
-    is_moving = record == DRAINING and know_set(own).find_duty(item.name) is not Duty.SERVING
-    if is_moving and (stands := _keep_word(own, item)) is not None:
-        return stands
     why = next(_list_blocks(own, item, know_set(own)), "")
     if why:
         return Said(PROGRESSING, "False", BLOCKED, why, is_event=True)
     said = _STEPS.get(record, "it is going to be removed")
     return Said(PROGRESSING, "True", record or DRAINING, said, is_event=True)
-
-
-def _keep_word(own: SetFrame, item: KubeObject) -> Said | None:
-    """What was told of a drain, while the auditor alone does not say how it stands."""
-    admin, told = own.frame.observed.admin, find_condition(item, PROGRESSING) or {}
-    is_told = told.get("reason") in {BLOCKED, DRAINING}
-    if not is_told or not admin.is_reachable or admin.holdings is not None:
-        return None
-    status: Truth = "True" if told["status"] == "True" else "False"
-    return Said(PROGRESSING, status, str(told["reason"]), str(told["message"]), is_event=True)
 
 
 def _judge_foreign_drain(own: SetFrame, item: KubeObject) -> Said | None:
@@ -124,7 +112,7 @@ def _list_blocks(own: SetFrame, item: KubeObject, known: KnownBookies) -> Iterat
     if record == DRAINING and known.find_duty(name) is Duty.SERVING:
         yield from _describe_room(own, name)
     elif record == DRAINING:
-        yield from _describe_stuck(own, name)
+        yield from _describe_stuck(own, item)
     if record == STOPPING and known.is_empty(name):
         held = [str(one["target"]) for one in observed.admin.disruptions or ()]
         others = sorted(target for target in held if target != f"bookie/{name}")
@@ -149,24 +137,34 @@ def _describe_room(own: SetFrame, name: str) -> Iterator[str]:
         )
 
 
-def _describe_stuck(own: SetFrame, name: str) -> Iterator[str]:
+def _describe_stuck(own: SetFrame, item: KubeObject) -> Iterator[str]:
     """Why copies do not leave it, though they were asked to."""
-    stuck = (own.frame.observed.admin.holdings or {}).get(name, {}).get("stuck")
+    holdings = own.frame.observed.admin.holdings
+    if holdings is None:
+        # The auditor alone is silent for a moment: what it said last stands.
+        told = find_condition(item, PROGRESSING) or {}
+        if told.get("reason") == BLOCKED and _STUCK in str(told.get("message")):
+            yield str(told["message"])
+        return
+    stuck = holdings.get(item.name, {}).get("stuck")
     if not stuck:
         return
-    logs, count = [str(one) for one in stuck.get("logs", ())], int(stuck.get("logs_count", 0))
-    more = f" and {count - len(logs)} more" if count > len(logs) else ""
-    copies = agree(f"{stuck.get('fragments', 0)} fragments")
-    way_out = _WAYS_OUT.get(str(stuck.get("kind")), _WAYS_OUT["failing"])
+    kind, logs = str(stuck.get("kind")), [str(one) for one in stuck.get("logs", ())]
+    more = int(stuck.get("logs_count", 0)) - len(logs)
+    of_logs = ", ".join(logs) + (f" and {_round_count(more)} more" if more > 0 else "")
+    count = agree(f"{_round_count(int(stuck.get('fragments', 0)))} fragments")
     # What fails is told anew with each attempt; the other reasons stand until something changes.
-    why = f": {stuck.get('reason')}" if stuck.get("kind") in {"place", "entries"} else ""
-    yield (
-        f"{copies} of {', '.join(logs)}{more} cannot leave it{why}; {way_out}; or take the removal "
-        "back"
-    )
+    why = f": {stuck.get('reason')}" if kind in {"place", "entries"} else ""
+    way_out = _WAYS_OUT.get(kind, _WAYS_OUT["failing"])
+    yield f"{count} of {of_logs} {_STUCK}{why}; {way_out}; or take the removal back"
+
+
+def _round_count(count: int) -> str:
+    """Two digits of what is more: else it would be told anew with each one that gets on."""
+    return str(count) if count < 100 else f"about {float(f'{count:.2g}'):,.0f}"
 
 
 def _round(size_bytes: int) -> str:
     """Two digits of it: a figure that moved with each append would be written anew as often."""
-    unit = next((size for size in (TIB, GIB) if size_bytes >= size), MIB)
+    unit = next((size for size in (TIB, GIB, MIB) if size_bytes >= size), KIB)
     return f"{float(f'{size_bytes / unit:.2g}'):g}{_UNITS[unit]}"

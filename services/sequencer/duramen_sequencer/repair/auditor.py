@@ -122,6 +122,7 @@ class Auditor:
         self._counts["terms"] += 1
         self.last = self.last_whole = None
         self.backlog.clear()
+        self.drains.forget()
         self.readings.absences.forget()
         self.readings.doubts.forget()
         self.grant_book.forget()
@@ -179,6 +180,7 @@ class Auditor:
         self.last = this
         if this.is_whole:
             self.last_whole = this
+            self.drains.note_round(this, now_us())
             await self.rebalancing.plan(this)
         await self._rounds.finish(this)
         self._counts["rounds"] += 1

@@ -15,6 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from duramen.core.duty import Duty
+from duramen.core.repair.audit import Action
 from duramen.core.repair.cluster_view import ClusterView
 from duramen.core.repair.drain import (
     LOGS_SHOWN_MAX,
@@ -23,6 +24,7 @@ from duramen.core.repair.drain import (
     NodesetNeed,
     advance,
     explain,
+    list_unplaced,
     shortages,
 )
 from duramen.core.repair.tasks import Backlog, StuckKind, Task
@@ -46,9 +48,8 @@ class Drains:
         self._readings = readings
         self._commits = commits
         self._rng = rng
-        self._judged: Round | None = None
-        self._short: dict[AnyNeed, int] = {}
-        """What could not be met in the last whole round that was judged, and since when."""
+        self._unplaced: dict[AnyNeed, int] = {}
+        """What found no place in the last whole round, and since when."""
 
     async def begin(self, bookie: BookieId, last: Round | None) -> dict[str, Any]:
         """Empty a bookie; asked for twice is the same as once.
@@ -122,6 +123,18 @@ class Drains:
             })  # fmt: skip
         return drains
 
+    def note_round(self, last: Round, time_us: int) -> None:
+        """A whole round is over: note what open segments on bookies that drain need of their next
+        one, and those that take new data cannot meet; and since when."""
+        draining = _list_draining(last)
+        needs = sorted({n for by_need in last.waiting.values() for n in by_need}, key=repr)
+        unplaced = list_unplaced(last.view, draining, needs, self._rng)
+        self._unplaced = {need: self._unplaced.get(need, time_us) for need in unplaced}
+
+    def forget(self) -> None:
+        """A new term of leadership: what was noted before counts for nothing."""
+        self._unplaced = {}
+
     def find_stuck(
         self, last: Round, backlog: Backlog, time_us: int
     ) -> dict[BookieId, StuckCopies]:
@@ -131,35 +144,25 @@ class Drains:
         Args:
             last: the last whole round.
         """
-        before_us = time_us - last.view.grace_us
-        draining = {b for b, state in last.view.bookies.items() if state.duty is not Duty.SERVING}
+        before_us, draining = time_us - last.view.grace_us, _list_draining(last)
         tasks: dict[BookieId, list[Task]] = {}
         for task in backlog.list_stuck(before_us) if draining else ():
             for bookie in task.holders & draining:
                 tasks.setdefault(bookie, []).append(task)
-        short = self._find_short(last, draining, time_us, before_us)
+        unplaced = [need for need, since_us in self._unplaced.items() if since_us <= before_us]
         found = {}
         for bookie in sorted(draining & (tasks.keys() | last.waiting.keys())):
-            waiting = {n: logs for n, logs in last.waiting.get(bookie, {}).items() if n in short}
-            if bookie in tasks or waiting:
-                found[bookie] = _sum_up(tasks.get(bookie, ()), waiting, short)
+            by_need = last.waiting.get(bookie, {})
+            waiting = {need: by_need[need] for need in unplaced if need in by_need}
+            # Its owner was asked in vain: the next segment has no place.
+            others = [t for t in tasks.get(bookie, ()) if not (waiting and _is_roll(t))]
+            if waiting:
+                reason = _format_shortage(next(iter(waiting)), draining, last.view)
+                found[bookie] = _sum_up(others, waiting, StuckKind.PLACE, reason)
+            elif others and others[0].stuck is not None:
+                kind, reason, *_ = others[0].stuck
+                found[bookie] = _sum_up(others, waiting, kind, reason)
         return found
-
-    def _find_short(
-        self, last: Round, draining: Collection[BookieId], time_us: int, before_us: int
-    ) -> dict[AnyNeed, str]:
-        """What open segments of bookies that drain need of their next one, and those that take new
-        data cannot meet since before that moment; each with the reason."""
-        if self._judged is not last:
-            needs = sorted({n for by_need in last.waiting.values() for n in by_need}, key=repr)
-            lacking = shortages(last.view, draining, needs, self._rng, is_strict=False)
-            self._short = {need: self._short.get(need, time_us) for need in lacking}
-            self._judged = last
-        return {
-            need: _format_shortage(need, draining, last.view)
-            for need, since_us in self._short.items()
-            if since_us <= before_us
-        }
 
     def _refuse_shortage(self, bookie: BookieId, view: ClusterView, last: Round) -> None:
         found = shortages(view, [bookie], last.needs, self._rng)
@@ -207,21 +210,25 @@ class StuckCopies(NamedTuple):
 
 
 def _sum_up(
-    tasks: Sequence[Task], waiting: Mapping[AnyNeed, LogNames], short: Mapping[AnyNeed, str]
+    tasks: Sequence[Task], waiting: Mapping[AnyNeed, LogNames], kind: StuckKind, reason: str
 ) -> StuckCopies:
-    fragment_count = len({task.finding.key.fragment for task in tasks})
     names = {task.log_name for task in tasks}
     unnamed_count = 0
     for logs in waiting.values():
-        fragment_count += logs.count
-        unnamed_count += logs.count - len(logs.first)
         names.update(logs.list_names())
-    if tasks and tasks[0].stuck is not None:
-        kind, reason, _ = tasks[0].stuck
-    else:
-        kind, reason = StuckKind.PLACE, next(short[need] for need in short if need in waiting)
+        unnamed_count += logs.count - len(logs.first)
+    fragment_count = len({task.finding.key.fragment for task in tasks})
+    fragment_count += sum(logs.count for logs in waiting.values())
     shown = tuple(sorted(names)[:LOGS_SHOWN_MAX])
     return StuckCopies(fragment_count, kind, reason, shown, len(names) + unnamed_count)
+
+
+def _is_roll(task: Task) -> bool:
+    return task.finding.key.action is Action.ROLL
+
+
+def _list_draining(last: Round) -> set[BookieId]:
+    return {b for b, state in last.view.bookies.items() if state.duty is not Duty.SERVING}
 
 
 def _list_logs(names: Sequence[str], count: int) -> str:
@@ -232,10 +239,8 @@ def _list_logs(names: Sequence[str], count: int) -> str:
 def _format_shortage(need: AnyNeed, without: Collection[BookieId], view: ClusterView) -> str:
     left = [c for c in view.candidates() if c.member.bookie not in without]
     racks = len({(candidate.region, candidate.rack) for candidate in left})
-    return (
-        f"{len(left)} bookies in {racks} racks take new data, and new segments need "
-        f"{_format_need(need)}"
-    )
+    there = agree(f"{len(left)} bookies in {racks} racks")
+    return f"{there} may take new data, and new segments need {_format_need(need)}"
 
 
 def _format_need(need: AnyNeed) -> str:

@@ -27,7 +27,6 @@ from duramen.core.flexible.repair.audit import (
 )
 from duramen.core.flexible.segment import FlexibleSegment
 from duramen.core.log_node import LogNode
-from duramen.core.placement import choose_ensemble
 from duramen.core.repair.audit import (
     Action,
     Debts,
@@ -44,7 +43,7 @@ from duramen.core.repair.rebalance import RowCopy
 from duramen.core.repair.swap import Swap, SwapChoice, can_take
 from duramen.core.repair.tasks import Backlog, StuckKind, Task
 from duramen.core.segment import Segment
-from duramen.core.sequencer.proposals import rule_of
+from duramen.core.sequencer.proposals import choose_segment, rule_of
 from duramen.errors import DuramenError
 from duramen.ids import LogId, Member, epoch_of, log_of
 from duramen.runtime.sequencer.log_driver import now_us
@@ -228,8 +227,11 @@ class RepairWorker:
     async def _roll(self, subject: _Subject) -> Outcome:
         """The owner changes its last fragment by ending the segment (R21)."""
         log, view = subject.log, self._view()
-        rule = rule_of(log)
-        if choose_ensemble(view.candidates(), subject.segment.quorum, rule, self._rng) is None:
+        if log.config.is_flexible:
+            has_place = bool(next_nodeset(log, view, time.time_ns() // 1_000_000).members)
+        else:
+            has_place = choose_segment(log, view.candidates(), self._rng) is not None
+        if not has_place:
             return Postponed(MINUTE)  # the next segment would have no better place
         return await self._ask_for_roll(log)
 

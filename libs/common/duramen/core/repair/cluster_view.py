@@ -140,11 +140,13 @@ class ClusterView:
 
     def facts(self) -> Hashable:
         """What must change before something that could not be repaired is worth another try."""
-        bookies = tuple(
-            (state.member, state.place, self.fate(state.member).value, state.is_writable)
+        fates = tuple(
+            (state.member, state.place, self.fate(state.member).value)
             for _, state in sorted(self.bookies.items())
         )
-        return bookies, tuple(sorted(self.accepted))
+        takers = tuple(candidate.member for candidate in self.candidates())
+        flexible_takers = tuple(candidate.member for candidate in self.flexible_candidates())
+        return fates, takers, flexible_takers, tuple(sorted(self.accepted))
 
     def next_loss_us(self) -> int | None:
         """When the next bookie that is away will count as lost."""

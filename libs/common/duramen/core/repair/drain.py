@@ -18,11 +18,12 @@ from __future__ import annotations
 import bisect
 import random
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from duramen.core.duty import Duty
-from duramen.core.flexible.nodeset import choose_nodeset
+from duramen.core.flexible.nodeset import ServingBookie, choose_nodeset
+from duramen.core.flexible.repair.audit import list_in_service
 from duramen.core.flexible.repair.repair_map import as_serving
 from duramen.core.flexible.soundness import NodesetRule
 from duramen.core.log_node import LogNode
@@ -130,31 +131,41 @@ def explain(state: BookieState, seen: WholeRound | None) -> str:
 
 
 def shortages(
-    view: ClusterView,
-    leaving: Collection[BookieId],
-    needs: Iterable[AnyNeed],
-    rng: random.Random,
-    *,
-    is_strict: bool = True,
+    view: ClusterView, leaving: Collection[BookieId], needs: Iterable[AnyNeed], rng: random.Random
 ) -> list[AnyNeed]:
-    """The needs that the bookies without these cannot meet.
-
-    Args:
-        is_strict: whether places count also where a log would do without; else as it says.
-    """
+    """The needs that the bookies without these cannot meet; places count for every log."""
     left = [c for c in view.candidates() if c.member.bookie not in leaving]
-    return [need for need in needs if not _is_met(need, left, rng, is_strict=is_strict)]
+    return [need for need in needs if not _is_met(need, left, rng)]
 
 
-def _is_met(
-    need: AnyNeed, left: Sequence[Candidate], rng: random.Random, *, is_strict: bool
-) -> bool:
+def _is_met(need: AnyNeed, left: Sequence[Candidate], rng: random.Random) -> bool:
     if isinstance(need, NodesetNeed):
         serving = [as_serving(candidate) for candidate in left]
         # Which bookies come first differs from log to log; whether there is a nodeset hardly does.
         return not isinstance(choose_nodeset(serving, need.rule, _ANY_LOG), Refusal)
-    rule = replace(need.rule, is_strict=is_strict or need.rule.is_strict)
-    return choose_ensemble(left, need.quorum, rule, rng) is not None
+    strict = PlacementRule(need.rule.min_racks, need.rule.min_regions, is_strict=True)
+    return choose_ensemble(left, need.quorum, strict, rng) is not None
+
+
+def list_unplaced(
+    view: ClusterView, leaving: Collection[BookieId], needs: Iterable[AnyNeed], rng: random.Random
+) -> list[AnyNeed]:
+    """The needs of which an owner would find no place for its next segment, without these."""
+    left = [c for c in view.candidates() if c.member.bookie not in leaving]
+    serving = [one for one in list_in_service(view) if one.bookie not in leaving]
+    return [need for need in needs if not _has_place(need, left, serving, rng)]
+
+
+def _has_place(
+    need: AnyNeed,
+    left: Sequence[Candidate],
+    serving: Sequence[ServingBookie],
+    rng: random.Random,
+) -> bool:
+    if isinstance(need, NodesetNeed):
+        return not isinstance(choose_nodeset(serving, need.rule, _ANY_LOG), Refusal)
+    quorum = need.quorum if need.rule.is_strict else need.quorum.among(len(left))
+    return quorum is not None and choose_ensemble(left, quorum, need.rule, rng) is not None
 
 
 def _had_published(before: BookieState, duty: Duty) -> bool:

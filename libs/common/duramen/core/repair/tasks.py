@@ -31,6 +31,10 @@ from duramen.units import MINUTE, SECOND
 _RATE_WINDOW_US: Final = 1 * MINUTE
 """The estimate is made of what was copied in the last one to two minutes."""
 
+_OLD_COUNT_MAX: Final = 100
+"""So many are judged anew within moments, and are told on until then: another bookie that comes or
+goes is no news of them. Of more nothing is told before."""
+
 _STUCK_ATTEMPTS: Final = 3
 """What failed so often in a row does not get on by itself soon."""
 
@@ -52,6 +56,8 @@ class Stuck(NamedTuple):
     kind: StuckKind
     reason: str
     since_us: int
+    is_old: bool = False
+    """It was judged by facts that are no more, and is to be judged anew."""
 
 
 @dataclass(slots=True)
@@ -62,7 +68,7 @@ class Task:
     whoever carries the task out sees it, which may be newer or older than what a round found.
     `log_name`, `holders`: the log of the fragment, and the bookies that it is to leave or to stay
     on, as they were read last; nobody before that, and of a task that has no copy leave.
-    `stuck`: why it does not get on, until it does: another try alone says nothing new.
+    `stuck`: why it does not get on.
     """
 
     finding: Finding
@@ -134,6 +140,7 @@ class Backlog:
             # Something moved: what could not be repaired may be now, and at once.
             known.attempt_count = known.not_before_us = 0
             known.flaws, known.reason, known.unrepairable_since_us = (), "", None
+            known.stuck = None if known.stuck is None else known.stuck._replace(is_old=True)
         known.finding, known.swap = finding, swap
 
     def clear(self) -> None:
@@ -203,7 +210,6 @@ class Backlog:
     def on_progress(self, task: Task, copied_bytes: int, now_us: int) -> None:
         """So many bytes more were copied."""
         task.copied_bytes += copied_bytes
-        task.stuck = None
         self._counts["copied_bytes"] += copied_bytes
         before, current = self._windows
         if now_us - current.began_us >= _RATE_WINDOW_US:
@@ -302,11 +308,13 @@ class Backlog:
     def list_stuck(self, before_us: int) -> list[Task]:
         """What keeps copies where they are since before that moment, in the order of the fragments:
         what is told of the first one stays while it stays."""
-        tasks = [
-            task
-            for task in self.tasks.values()
-            if task.holders and task.stuck is not None and task.stuck.since_us <= before_us
-        ]
+        tasks: list[Task] = []
+        old: list[Task] = []
+        for task in self.tasks.values():
+            if task.stuck is not None and task.holders and task.stuck.since_us <= before_us:
+                (old if task.stuck.is_old else tasks).append(task)
+        if len(old) <= _OLD_COUNT_MAX:
+            tasks += [task for task in old if not (task.is_running and task.copied_bytes)]
         return sorted(tasks, key=lambda task: task.finding.key.fragment)
 
     def statistics(self) -> dict[str, Any]:
