@@ -90,11 +90,13 @@ class ClusterView:
     now_us: int = 0
     grace_us: int = 0
     _places: Mapping[Member, Candidate] = field(init=False, repr=False, compare=False)
+    _facts: Hashable = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        # Asked for with every fragment of every round, so it is made once.
+        # Asked for with every fragment of every round, so they are made once.
         known = {state.member: state.place for state in self.bookies.values()}
         object.__setattr__(self, "_places", {**self.lost_places, **known})
+        object.__setattr__(self, "_facts", self._gather_facts())
 
     def fate(self, member: Member) -> CopyFate:
         """What can be expected of a member that a segment names."""
@@ -140,6 +142,9 @@ class ClusterView:
 
     def facts(self) -> Hashable:
         """What must change before something that could not be repaired is worth another try."""
+        return self._facts
+
+    def _gather_facts(self) -> Hashable:
         fates = tuple(
             (state.member, state.place, self.fate(state.member).value)
             for _, state in sorted(self.bookies.items())
