@@ -321,6 +321,36 @@ def test_a_segment_rolls_off_a_bookie_by_what_its_log_asks_now() -> None:
     run(act, "abc")
 
 
+PREFER: dict[str, Any] = {"placement": "prefer", "min_racks": 2}
+
+
+@pytest.mark.parametrize("case", ["fewer copies", "the same rack"])
+def test_no_roll_is_asked_for_that_makes_nothing_better(case: str) -> None:
+    """A log that prefers to go on takes what there is, and would roll again for it."""
+
+    async def act(world: RepairWorld) -> None:
+        if case == "the same rack":
+            for name in "abcd":
+                await world.move(name, "k")
+        await world.add(make_segment([(0, "abc")]), replication=PREFER)
+        seat = await world.seat(grace_s=GRACE_S)
+        await seat.wait_rounds(1)
+        if case == "fewer copies":
+            await world.lose("c")
+            await world.lose("d")
+
+        async def is_put_off() -> bool:
+            await seat.wait_rounds(1)
+            return bool(seat.auditor.backlog.statistics()["postponed"])
+
+        await wait_for(is_put_off)
+        problem = "lost" if case == "fewer copies" else "misplaced"
+        assert seat.auditor.backlog.statistics()["by_problem"] == {problem: 1}
+        assert world.rolls == []
+
+    run(act)
+
+
 async def wait_duty_after_rounds(world: RepairWorld, seat: Seat, name: str, duty: Duty) -> None:
     async def has_it() -> bool:
         await seat.wait_rounds(1)

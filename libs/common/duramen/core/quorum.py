@@ -37,15 +37,6 @@ class Quorum:
         """Members of one write set that must answer: (Qw − Qa) + 1."""
         return self.write_quorum - self.ack_quorum + 1
 
-    def among(self, usable_count: int) -> Quorum | None:
-        """What a log that prefers to go on takes where fewer than E bookies are usable: E = Qw = as
-        many as there are, if that is Qa; else None."""
-        if usable_count >= self.ensemble_size:
-            return self
-        if usable_count < self.ack_quorum:
-            return None
-        return Quorum(usable_count, usable_count, self.ack_quorum)
-
 
 def write_set(ensemble: tuple[Member, ...], quorum: Quorum, entry: EntryId) -> tuple[Member, ...]:
     """The Qw consecutive members that hold `entry`, beginning at entry mod E."""

@@ -50,6 +50,7 @@ class Drains:
         self._rng = rng
         self._unplaced: dict[AnyNeed, int] = {}
         """What found no place in the last whole round, and since when."""
+        self._noted_us = 0
 
     async def begin(self, bookie: BookieId, last: Round | None) -> dict[str, Any]:
         """Empty a bookie; asked for twice is the same as once.
@@ -130,6 +131,7 @@ class Drains:
         needs = sorted({n for by_need in last.waiting.values() for n in by_need}, key=repr)
         unplaced = list_unplaced(last.view, draining, needs, self._rng)
         self._unplaced = {need: self._unplaced.get(need, time_us) for need in unplaced}
+        self._noted_us = time_us
 
     def forget(self) -> None:
         """A new term of leadership: what was noted before counts for nothing."""
@@ -149,7 +151,8 @@ class Drains:
         for task in backlog.list_stuck(before_us) if draining else ():
             for bookie in task.holders & draining:
                 tasks.setdefault(bookie, []).append(task)
-        unplaced = [need for need, since_us in self._unplaced.items() if since_us <= before_us]
+        noted_us = self._noted_us - last.view.grace_us
+        unplaced = [need for need, since_us in self._unplaced.items() if since_us <= noted_us]
         found = {}
         for bookie in sorted(draining & (tasks.keys() | last.waiting.keys())):
             by_need = last.waiting.get(bookie, {})

@@ -259,6 +259,17 @@ def need_of(log: LogNode) -> AnyNeed:
     return Need(quorum, rule_of(log))
 
 
+def need_after(log: LogNode, segment: AnySegment) -> AnyNeed:
+    """What is worth the end of an open segment: as many members as its log asks for by now, or as
+    it has, if that is less. A log that prefers to go on would take fewer: nobody asks that of it.
+    """
+    need = need_of(log)
+    if isinstance(need, NodesetNeed) or isinstance(segment, FlexibleSegment):
+        return need
+    is_narrow = segment.quorum.write_quorum < need.quorum.write_quorum
+    return need._replace(quorum=segment.quorum) if is_narrow else need
+
+
 def subtract(ranges: list[tuple[int, int]], first: EntryId, last: EntryId) -> EntryRanges:
     """The ranges without the entries `first` … `last`."""
     left = EntryRanges(ranges)
@@ -313,4 +324,4 @@ def _note_open(log: LogNode, segment: AnySegment, bookies: set[BookieId], this: 
         state = this.view.bookies.get(bookie)
         if state is not None and state.duty is not Duty.SERVING:
             by_need = this.waiting.setdefault(bookie, {})
-            by_need.setdefault(need_of(log), LogNames()).note(log)
+            by_need.setdefault(need_after(log, segment), LogNames()).note(log)

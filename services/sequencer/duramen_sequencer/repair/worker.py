@@ -31,6 +31,7 @@ from duramen.core.repair.audit import (
     Action,
     Debts,
     Finding,
+    RepairProblem,
     Stretch,
     audit_segment,
     list_stretches,
@@ -38,12 +39,13 @@ from duramen.core.repair.audit import (
 )
 from duramen.core.repair.cluster_view import ClusterView, CopyFate
 from duramen.core.repair.copies import EntryFault, Flaw
+from duramen.core.repair.drain import Need, list_unplaced
 from duramen.core.repair.losses import find_lost
 from duramen.core.repair.rebalance import RowCopy
 from duramen.core.repair.swap import Swap, SwapChoice, can_take
 from duramen.core.repair.tasks import Backlog, StuckKind, Task
 from duramen.core.segment import Segment
-from duramen.core.sequencer.proposals import choose_segment, rule_of
+from duramen.core.sequencer.proposals import rule_of
 from duramen.errors import DuramenError
 from duramen.ids import LogId, Member, epoch_of, log_of
 from duramen.runtime.sequencer.log_driver import now_us
@@ -52,7 +54,7 @@ from duramen_sequencer.repair.commits import Commits, settled_fragment
 from duramen_sequencer.repair.copying import Copier
 from duramen_sequencer.repair.flexible.attempts import FlexibleRepair
 from duramen_sequencer.repair.readings import Notes, Readings
-from duramen_sequencer.repair.rounds import next_nodeset, subtract
+from duramen_sequencer.repair.rounds import need_after, next_nodeset, subtract
 
 _LOG = logging.getLogger(__name__)
 
@@ -165,7 +167,7 @@ class RepairWorker:
         task.judged_facts = finding.facts
         match finding.key.action:
             case Action.ROLL:
-                return await self._roll(subject)
+                return await self._roll(subject, finding)
             case Action.FILL:
                 return await self._fill(task, subject, finding)
             case Action.SWAP:
@@ -224,14 +226,14 @@ class RepairWorker:
 
     # --- Rolls -----------------------------------------------------------------------------------
 
-    async def _roll(self, subject: _Subject) -> Outcome:
+    async def _roll(self, subject: _Subject, finding: Finding) -> Outcome:
         """The owner changes its last fragment by ending the segment (R21)."""
         log, view = subject.log, self._view()
-        if log.config.is_flexible:
-            has_place = bool(next_nodeset(log, view, time.time_ns() // 1_000_000).members)
-        else:
-            has_place = choose_segment(log, view.candidates(), self._rng) is not None
-        if not has_place:
+        need = need_after(log, subject.segment)
+        if finding.problem is RepairProblem.MISPLACED and isinstance(need, Need):
+            # One that lies no better would be the reason for the next roll.
+            need = need._replace(rule=replace(need.rule, is_strict=True))
+        if list_unplaced(view, (), [need], self._rng):
             return Postponed(MINUTE)  # the next segment would have no better place
         return await self._ask_for_roll(log)
 

@@ -150,7 +150,7 @@ def _is_met(need: AnyNeed, left: Sequence[Candidate], rng: random.Random) -> boo
 def list_unplaced(
     view: ClusterView, leaving: Collection[BookieId], needs: Iterable[AnyNeed], rng: random.Random
 ) -> list[AnyNeed]:
-    """The needs of which an owner would find no place for its next segment, without these."""
+    """The needs for which the next segment finds no place now, without these."""
     left = [c for c in view.candidates() if c.member.bookie not in leaving]
     serving = [one for one in list_in_service(view) if one.bookie not in leaving]
     return [need for need in needs if not _has_place(need, left, serving, rng)]
@@ -164,8 +164,7 @@ def _has_place(
 ) -> bool:
     if isinstance(need, NodesetNeed):
         return not isinstance(choose_nodeset(serving, need.rule, _ANY_LOG), Refusal)
-    quorum = need.quorum if need.rule.is_strict else need.quorum.among(len(left))
-    return quorum is not None and choose_ensemble(left, quorum, need.rule, rng) is not None
+    return choose_ensemble(left, need.quorum, need.rule, rng) is not None
 
 
 def _had_published(before: BookieState, duty: Duty) -> bool:

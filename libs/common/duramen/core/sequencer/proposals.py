@@ -167,11 +167,13 @@ def choose_segment(
     """
     config = log.config.striped
     quorum = Quorum(config.ensemble_size, config.write_quorum, config.ack_quorum)
-    usable = quorum if config.placement == "strict" else quorum.among(len(candidates))
-    if usable is None:
-        return None
-    ensemble = choose_ensemble(candidates, usable, rule_of(log), rng)
-    return None if ensemble is None else PlacementChoice(config, usable, ensemble)
+    usable = len(candidates)
+    if usable < quorum.ensemble_size and config.placement == "prefer":
+        if usable < quorum.ack_quorum:
+            return None
+        quorum = Quorum(usable, usable, quorum.ack_quorum)
+    ensemble = choose_ensemble(candidates, quorum, rule_of(log), rng)
+    return None if ensemble is None else PlacementChoice(config, quorum, ensemble)
 
 
 def new_segment(
