@@ -335,7 +335,8 @@ class TailFinder:
             DuramenError: `data_unavailable`: there is none.
         """
         known = max(find_proved_lac(segment), follower.known_lac(segment.epoch))
-        asking = {asyncio.create_task(self._ask(segment, member)) for member in segment.members}
+        tasks = [asyncio.create_task(self._ask(segment, member)) for member in segment.members]
+        asking = {*tasks}
         timeout_s = None if known == NOTHING else REACH_WAIT_S
         lacs: list[EntryId] = []
         try:
@@ -348,7 +349,7 @@ class TailFinder:
                 if not done:
                     break
         finally:
-            for task in asking:
+            for task in tasks:  # in this order: one that ends may let another begin
                 task.cancel()
         if not lacs and known == NOTHING:
             raise DuramenError(
@@ -407,7 +408,8 @@ class TailFinder:
     async def _ask_cover(self, segment: SegmentBase) -> dict[Member, Marks]:
         """Ask all whom new entries may go to, until those who answered cover it (R12, R23)."""
         answers: dict[Member, Marks] = {}
-        pending = {asyncio.create_task(self._ask(segment, member)) for member in segment.members}
+        tasks = [asyncio.create_task(self._ask(segment, member)) for member in segment.members]
+        pending = {*tasks}
         try:
             while pending and not segment.is_sealed_by(answers):
                 done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
@@ -416,7 +418,7 @@ class TailFinder:
                     if marks.status in _ANSWERED:
                         answers[member] = marks
         finally:
-            for task in pending:
+            for task in tasks:
                 task.cancel()
         if not segment.is_sealed_by(answers):
             raise DuramenError(
