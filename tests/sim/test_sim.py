@@ -116,8 +116,8 @@ def test_a_seed_is_a_run_whatever_the_hash_seed(sweep: list[Result]) -> None:
         (_PRINT_SHORT, given[0]), (_PRINT_SHORT, given[1]), (_PRINT_WHOLE, given[1])
     )
     assert len(first) == DIGEST_SEEDS + 1 and first == second
-    # A reader's timer that was taken back counts as an event or not, by what is not found yet; it
-    # does nothing, so all that happens and every draw are compared without their number.
+    # A reader looks once more, or not, in about one process of eight, by what is not found yet: a
+    # timer more, which is taken back. What happens and each draw are compared without their number.
     assert _drop_counts(whole) == _drop_counts(digests) and len(whole) == len(WHOLE_SEEDS) > 0
     moved = [result.counts["metadata move"] for result in sweep if result.seed == METADATA_SEED]
     assert all(moved)

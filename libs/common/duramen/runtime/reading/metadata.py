@@ -87,7 +87,8 @@ class LogFollower:
         self._log_is_watched = False
         self._watched_epochs: set[Epoch] = set()
         self._subscribers: list[Callable[[], None]] = []
-        self._dirty: set[Epoch | None] = set()
+        self._dirty: dict[Epoch | None, None] = {}
+        """What is to be read again, the first that changed first; None: the log itself."""
         self._task: asyncio.Task[None] | None = None
         self._refreshes: dict[Epoch, asyncio.Task[tuple[LogNode, AnySegment | None]]] = {}
         self._lac: tuple[Epoch, EntryId] = (Epoch(0), NOTHING)
@@ -310,14 +311,15 @@ class LogFollower:
         else:
             self._watched_epochs.discard(epoch)
         if self._subscribers:
-            self._dirty.add(epoch)
+            self._dirty[epoch] = None
             if self._task is None or self._task.done():
                 self._task = asyncio.create_task(self._follow())
 
     async def _follow(self) -> None:
         """Read again what changed, for as long as somebody cares."""
         while self._dirty and self._subscribers:
-            epoch = self._dirty.pop()
+            epoch = next(iter(self._dirty))
+            del self._dirty[epoch]
             try:
                 if epoch is None:
                     with _translated():
@@ -326,7 +328,7 @@ class LogFollower:
                     await self._read(epoch)
             except DuramenError as error:
                 if error.code == "metadata_unavailable":
-                    self._dirty.add(epoch)
+                    self._dirty[epoch] = None
                     await asyncio.sleep(_RETRY_S)
                     continue
             self._notify()
