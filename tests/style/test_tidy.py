@@ -50,6 +50,12 @@ def test_tests_read_clocks_when_they_are_played() -> None:
     assert_tidy([f for m in tests for f in tidiness.find_stale_clocks(m)])
 
 
+def test_no_order_rests_on_where_none_lies() -> None:
+    # What the simulator plays; elsewhere nothing is to be the same run twice.
+    played = [m for m in read_modules() if m.is_in("libs", "services")]
+    assert_tidy([f for m in played for f in tidiness.find_sets_with_none(m)])
+
+
 def test_nobody_reads_all_connections_of_the_machine() -> None:
     assert_tidy([f for m in read_modules() for f in tidiness.find_whole_tables(m)])
 
@@ -343,6 +349,20 @@ def test_a_bad_layout_is_found() -> None:
     assert tidiness.find_layout_faults(["scratch.txt"])
     assert tidiness.find_layout_faults(["operator/__init__.py"])
     assert not tidiness.find_layout_faults(["operator/duramen_operator/__init__.py", "Makefile"])
+
+
+@pytest.mark.parametrize(
+    "kind", ["set[int | None]", "frozenset[None | str]", "abc.Set[A | B | None]"]
+)
+def test_a_set_that_may_hold_none_is_found(kind: str) -> None:
+    assert len(tidiness.find_sets_with_none(Module("libs/a.py", f"a: {kind} = b\n"))) == 1
+
+
+@pytest.mark.parametrize(
+    "kind", ["set[int] | None", "dict[int | None, None]", "set[list[int | None]]"]
+)
+def test_what_may_hold_none_elsewhere_is_let_through(kind: str) -> None:
+    assert not tidiness.find_sets_with_none(Module("libs/a.py", f"a: {kind} = b\n"))
 
 
 def test_a_class_name_that_means_two_things_is_found() -> None:

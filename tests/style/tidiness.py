@@ -51,6 +51,7 @@ _CLOCKS = frozenset(
     | {"read_time", "localtime", "gmtime", "time.localtime", "time.gmtime"}
 )
 _COPIES = frozenset({"os.dup", "socket.dup", "socket.fromfd", "copy_socket"})
+_SETS = frozenset({"set", "frozenset", "Set", "MutableSet"})
 _SOCKET_TABLES = re.compile(r"/proc/(\w+/)?net/(tcp|udp)")
 OWN_SOCKETS_MODULE = "tests/component/own_sockets.py"
 PAUSES = frozenset({"observe_for", "let_pass"})
@@ -175,6 +176,34 @@ def find_copied_descriptors(module: Module) -> list[str]:
         and ast.unparse(node.func) in _COPIES
         and not _is_named_descriptor(node.args[0] if node.args else None)
     ]
+
+
+def find_sets_with_none(module: Module) -> list[str]:
+    """Sets, and promises of sets, that may hold None beside something else.
+
+    `hash(None)` is an address before Python 3.12: what such a set gives next differs from process
+    to process whatever the hash seed is, and a simulated seed is no run any more. A dict keeps the
+    order in which its keys came.
+    """
+    return [
+        f"{module.path}:{node.lineno}: a set that may hold None has another order in each process"
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Subscript)
+        and ast.unparse(node.value).split(".")[-1] in _SETS
+        and any(isinstance(part, ast.Constant) and part.value is None for part in _list_union(node))
+    ]
+
+
+def _list_union(node: ast.Subscript) -> list[ast.expr]:
+    """The parts of `X | Y | None` between the brackets."""
+    parts, todo = [], [node.slice]
+    while todo:
+        match todo.pop():
+            case ast.BinOp(left=left, op=ast.BitOr(), right=right):
+                todo += [left, right]
+            case part:
+                parts.append(part)
+    return parts
 
 
 def find_whole_tables(module: Module) -> list[str]:
