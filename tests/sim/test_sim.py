@@ -34,11 +34,11 @@ from tests.sim.world import World
 from tests.tiers import Tier, read_tier, sized
 
 KEPT_COUNT: Final = sized(fast=4, gate=4, night=400)
-CHOSEN_SEEDS: Final = (5, 9, 11, 14, 17, 19, 29, 48, 59, 98, 130)
+CHOSEN_SEEDS: Final = (19, 39, 48, 71, 83, 84, 99, 104, 187)
 """With the first four they meet all that a sweep has to meet, each thing in one seed at least.
-Chosen as `--choose 4` chooses, among 45 seeds that had been chosen of 130;
-`python -m tests.sim --seeds 130 --choose 4` says what a seed is for, and chooses anew when a change
-of the code has left a gap."""
+`python -m tests.sim --seeds 130 --choose 4 --copysets drawn` chose all but the last, the first one
+in which a producer is refused while its log changes its mode. It says what a seed is for, and
+chooses anew when a change of the code has left a gap."""
 SEEDS: Final = sorted({
     *range(1, 1 + KEPT_COUNT),
     *(() if read_tier() is Tier.FAST else CHOSEN_SEEDS),
@@ -47,7 +47,7 @@ WORKER_COUNT: Final = 2
 DIGEST_SEEDS: Final = sized(fast=2, gate=3, night=200)
 REPAIR_SEED: Final = 4
 """Drained, removed, lost and replaced bookies, in few events."""
-METADATA_SEED: Final = 17
+METADATA_SEED: Final = 84
 """Segment nodes move to a metadata log and are listed there."""
 FLEXIBLE_SEED: Final = 9
 """Its readers once had the clock of the machine: each run of it was another one."""
@@ -116,17 +116,9 @@ def test_a_seed_is_a_run_whatever_the_hash_seed(sweep: list[Result]) -> None:
         (_PRINT_SHORT, given[0]), (_PRINT_SHORT, given[1]), (_PRINT_WHOLE, given[1])
     )
     assert len(first) == DIGEST_SEEDS + 1 and first == second
-    # A reader looks once more, or not, in about one process of eight, by what is not found yet: a
-    # timer more, which is taken back. What happens and each draw are compared without their number.
-    assert _drop_counts(whole) == _drop_counts(digests) and len(whole) == len(WHOLE_SEEDS) > 0
+    assert whole == digests and len(whole) == len(WHOLE_SEEDS) > 0
     moved = [result.counts["metadata move"] for result in sweep if result.seed == METADATA_SEED]
     assert all(moved)
-
-
-def _drop_counts(digests: dict[str, str]) -> dict[str, tuple[str, str]]:
-    """Each without how many events there were."""
-    parts = {seed: digest.split("-") for seed, digest in digests.items()}
-    return {seed: (events, end_us) for seed, (events, _, end_us) in parts.items()}
 
 
 def _print_digests(*played: tuple[str, str]) -> list[dict[str, str]]:
