@@ -21,9 +21,10 @@ DAY: Final = 24 * HOUR
 KIB: Final = 1 << 10
 MIB: Final = 1 << 20
 GIB: Final = 1 << 30
+TIB: Final = 1 << 40
 
 _DURATIONS: Final = {"d": DAY, "h": HOUR, "m": MINUTE, "s": SECOND, "ms": MS, "us": 1}
-_SIZES: Final = {"TiB": 1 << 40, "GiB": GIB, "MiB": MIB, "KiB": KIB, "B": 1}
+_SIZES: Final = {"TiB": TIB, "GiB": GIB, "MiB": MIB, "KiB": KIB, "B": 1}
 DURATION_PATTERN: Final = "^([0-9]{1,15}(ms|us|d|h|m|s))+$"
 SIZE_PATTERN: Final = "^[0-9]{1,15} ?(TiB|GiB|MiB|KiB|B)?$"
 """What the two functions below read, for the documents."""

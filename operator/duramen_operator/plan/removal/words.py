@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from duramen.core.duty import Duty
-from duramen.units import GIB, KIB, MIB, agree
+from duramen.units import GIB, KIB, MIB, TIB, agree
 from duramen_operator.plan.cluster.bookies import SetFrame
 from duramen_operator.plan.conditions import Said, find_condition
 from duramen_operator.plan.evictions.lives import is_running
@@ -34,7 +34,6 @@ _STEPS: Final = {
     CANCELLING: "its removal is taken back",
 }
 _SHOWN_MAX: Final = 10
-TIB: Final = 1 << 40
 _UNITS: Final = {TIB: "TiB", GIB: "GiB", MIB: "MiB", KIB: "KiB"}
 _STUCK: Final = "cannot leave it"
 _WAYS_OUT: Final = {
