@@ -429,6 +429,8 @@ SETS: Final = {
     ),
 }
 CASES: Final = REMOVALS | SETS
+TOLD: Final[dict[str, str]] = {}
+"""What was told in the cases that were played."""
 
 
 def progress(own: Refusing, about: tuple[str, str]) -> str:
@@ -449,6 +451,7 @@ def bring_about(case: Case) -> tuple[Refusing, str]:
 def test_a_refusal_names_its_way_out_and_that_is_accepted(name: str) -> None:
     case = CASES[name]
     own, message = bring_about(case)
+    TOLD[name] = message
     assert not [part for part in case.told if part not in message], message
     assert len(own.pods) >= 5, "nobody goes meanwhile"
     case.way_out(own)
@@ -480,7 +483,7 @@ def test_no_refusal_is_left_out() -> None:
         bookies.find_refusals, bookies.find_impossible, zookeeper.find_refusals,
     )  # fmt: skip
     sentences = [one for function in functions for one in list_sentences(function)]
-    told = [bring_about(case)[1] for case in CASES.values()]
+    told = [TOLD.get(name) or bring_about(case)[1] for name, case in CASES.items()]
     assert len(sentences) > 15
     left = [one.pattern for one in sentences if not any(map(one.search, told))]
     assert left == []
