@@ -47,7 +47,14 @@ BOOKIES = {
     "bookies": [{
         "bookie": "b1", "incarnation": "aa", "region": "w", "rack": "a", "weight": 1.5,
         "duty": "serving", "fate": "here", "writable": True, "doubtful": False,
-        "free_bytes": None, "copies": 1, "bytes": 1000, "share": None,
+        "free_bytes": None, "copies": 1, "bytes": 1000, "share": None, "stuck": None,
+    }, {
+        "bookie": "b2", "incarnation": "ab", "region": "w", "rack": "b", "weight": 1,
+        "duty": "draining", "fate": "here", "writable": True, "doubtful": False,
+        "free_bytes": 7, "copies": 2, "bytes": 9, "share": 0.5,
+        "stuck": {
+            "fragments": 2, "kind": "place", "reason": "no place", "logs": ["a/l"], "logs_count": 3,
+        },
     }],
 }  # fmt: skip
 DISRUPTION = {
