@@ -1,8 +1,8 @@
 """What `make dist` makes: the same bytes each time, whole, and as other programs read it.
 
 It is made as people make it, by the command, in a process of its own; what is asked of the bill of
-materials alone is asked of the functions. The chart is compared with its folder by helm itself
-where that is built.
+materials alone is asked of the functions. What helm makes of the chart is asked in
+tests/kubernetes/chart, where there is a helm.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -26,9 +25,7 @@ from cyclonedx.validation.json import JsonStrictValidator
 from tests.distribution import bill, make
 from tests.distribution.licences import judge
 from tests.distribution.lock import ROOT, read_pins, read_project
-from tests.kubernetes.cluster import binaries
 from tests.kubernetes.image import recipes
-from tests.requirements import Need, leave_out
 
 # Each make takes some seconds; on a machine full of other work it was seen to take minutes.
 pytestmark = [pytest.mark.gate, pytest.mark.timeout(1800)]
@@ -119,25 +116,6 @@ def test_the_chart_is_whole_and_in_the_layout_of_helm(dist: Path) -> None:
     folder = ROOT / "charts" / "duramen"
     files = {f"duramen/{path.relative_to(folder)}" for path in folder.rglob("*") if path.is_file()}
     assert set(names) == files - {"duramen/.helmignore"}
-
-
-def test_helm_takes_the_chart(dist: Path) -> None:
-    helm = binaries.folder() / "helm"
-    found = str(helm) if helm.exists() else shutil.which("helm")
-    if found is None:
-        leave_out(Need.KUBERNETES, "helm comes with it")
-    chart = str(next(dist.glob("*.tgz")))
-    outputs = [
-        subprocess.run(
-            [found, "template", "first", what, "--set=security=none,acceptAnybody=true"],
-            check=True,
-            capture_output=True,
-            timeout=HANG_S,
-        ).stdout
-        for what in (chart, str(ROOT / "charts" / "duramen"))
-    ]
-    assert outputs[0]
-    assert outputs[0] == outputs[1]
 
 
 def test_the_bill_is_valid(dist: Path, document: dict[str, Any]) -> None:
