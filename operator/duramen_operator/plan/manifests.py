@@ -28,6 +28,10 @@ _FACTORS = {
     "Ki": Decimal(2**10), "Mi": Decimal(2**20), "Gi": Decimal(2**30), "Ti": Decimal(2**40),
     "Pi": Decimal(2**50), "Ei": Decimal(2**60),
 }  # fmt: skip
+# What the API server gives is asked first for what it is: a look at an abstract class costs as much
+# as the rest of a comparison, and a pass asks millions of times.
+_SCALARS = (str, int, float, type(None))
+_MAPPINGS = (dict, Mapping)
 _QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]+)?)(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?")
 
 
@@ -109,8 +113,13 @@ def find_differences(live: Any, wanted: Any, path: FieldPath = ()) -> Iterator[F
     Lists of named things are compared by name, other lists item by item; amounts by their value,
     since the API server writes "1" where we wrote "1000m".
     """
-    if isinstance(wanted, Mapping):
-        there = live if isinstance(live, Mapping) else {}
+    if live == wanted:
+        return
+    if isinstance(wanted, _SCALARS):
+        if not _is_same_amount(live, wanted):
+            yield path
+    elif isinstance(wanted, _MAPPINGS):
+        there = live if isinstance(live, _MAPPINGS) else {}
         for key, value in wanted.items():
             if key in there:
                 yield from find_differences(there[key], value, (*path, key))
@@ -118,10 +127,8 @@ def find_differences(live: Any, wanted: Any, path: FieldPath = ()) -> Iterator[F
                 yield (*path, key)
         if there is not live and not wanted:
             yield path
-    elif isinstance(wanted, Sequence) and not isinstance(wanted, str):
+    else:
         yield from _compare_lists(live, wanted, path)
-    elif live != wanted and not _is_same_amount(live, wanted):
-        yield path
 
 
 def prune(value: Any) -> Any:
@@ -130,21 +137,19 @@ def prune(value: Any) -> Any:
 
     An empty `emptyDir: {}` means something and stays.
     """
-    if isinstance(value, Mapping):
-        pruned = {key: item if key == "emptyDir" else prune(item) for key, item in value.items()}
-        return {
-            k: item for k, item in pruned.items() if item not in (None, {}, []) or k == "emptyDir"
-        }
-    if isinstance(value, Sequence) and not isinstance(value, str):
+    if isinstance(value, _SCALARS):
+        return value
+    if not isinstance(value, _MAPPINGS):
         return [prune(item) for item in value]
-    return value
+    pruned = {key: item if key == "emptyDir" else prune(item) for key, item in value.items()}
+    return {k: item for k, item in pruned.items() if item not in (None, {}, []) or k == "emptyDir"}
 
 
 def _compare_lists(live: Any, wanted: Sequence[Any], path: FieldPath) -> Iterator[FieldPath]:
     if not isinstance(live, Sequence) or isinstance(live, str):
         yield path
-    elif wanted and all(isinstance(item, Mapping) and "name" in item for item in wanted):
-        by_name = {item.get("name"): item for item in live if isinstance(item, Mapping)}
+    elif wanted and all(isinstance(item, _MAPPINGS) and "name" in item for item in wanted):
+        by_name = {item.get("name"): item for item in live if isinstance(item, _MAPPINGS)}
         for item in wanted:
             below = (*path, f"[{item['name']}]")
             if item["name"] in by_name:
