@@ -14,10 +14,12 @@ import pytest
 from duramen_operator.names import PAUSED_ANNOTATION, make_labels
 from duramen_operator.plan.steps import Apply, Delete, Event, Status
 from tests.kubernetes.plan.cases import SPECS, make_world
+from tests.kubernetes.plan.surplus_world import see
 from tests.kubernetes.plan.world import World, make_bookie_set, make_cluster
 from tests.tiers import sized
 
 MADE = ("ConfigMap", "StatefulSet", "Deployment", "Service", "PodDisruptionBudget", "Bookie")
+LOOKS_COUNT = 12
 
 
 @pytest.mark.parametrize("case", SPECS)
@@ -74,6 +76,36 @@ def do_steps(world: World, count: int) -> bool:
         count -= len(steps)
         world.run_controllers()
     return False
+
+
+@pytest.mark.parametrize("case", ["plain", "three zones"])
+@pytest.mark.parametrize("seed", range(sized(fast=4, gate=10, night=400)))
+def test_controllers_that_are_still_at_work_are_waited_for(case: str, seed: int) -> None:
+    """They make claims and pods one by one, in any order, and a look may come between any two."""
+    rng = random.Random(seed)
+    whole, world = make_world(case), make_world(case)
+    whole.converge()
+    registered = set[str]()
+    for _ in range(LOOKS_COUNT):
+        steps = world.plan(admin=see(*registered)).steps
+        world.do(steps[: rng.randrange(len(steps) + 1)])
+        there = set(world.objects)
+        world.run_controllers()
+        made = sorted(world.objects.keys() - there)
+        for ref in rng.sample(made, rng.randrange(len(made) + 1)):
+            del world.objects[ref]
+        registered |= set(list_founded(world))
+    for _ in range(LOOKS_COUNT):
+        world.run_controllers()
+        world.do(world.plan(admin=see(*list_founded(world))).steps)
+    assert world.names("StatefulSet") == whole.names("StatefulSet")
+    assert world.names("Bookie") == whole.names("Bookie")
+
+
+def list_founded(world: World) -> list[str]:
+    """Bookies that could register: they run, and have both disks."""
+    claims = set(world.names("PersistentVolumeClaim"))
+    return [name for name in world.names("Pod") if {f"journal-{name}", f"ledgers-{name}"} <= claims]
 
 
 @pytest.mark.parametrize("seed", range(sized(fast=8, gate=20, night=400)))

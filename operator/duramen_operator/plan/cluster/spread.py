@@ -237,10 +237,12 @@ class _Evidence:
         is. Disks count because data lies on them: a set that is made again after an uninstall, or a
         StatefulSet that somebody deleted, comes back with all its bookies.
         """
-        own = (claim.name for claim in self._disks(name))
+        own = [claim.name for claim in self._disks(name)]
         disks = self._list(f"{_LEDGERS}-{name}", own) - self._list_let_go(name)
-        # Who is registered and made is one whatever became of its claim's labels.
-        made = {one for one in self.list_registered(name) if self._is_made(name, one)}
+        # Who is registered and made is one whatever became of its claim's labels. So is who is made
+        # and has its other disk alone: controllers make the two in any order, one after the other.
+        signs = self.list_registered(name) | self._list(f"{_JOURNAL}-{name}", own)
+        made = {one for one in signs if self._is_made(name, one)}
         return _close(self.list_objects(name) | disks | made)
 
     def list_used(self, name: str) -> set[int]:
