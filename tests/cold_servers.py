@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from duramen.cluster.layout import pick_free_port
+from tests import go_builds
 from tests.cache import cache_folder
 from tests.pauses import look_again
 from tests.requirements import Need
@@ -155,7 +156,7 @@ def _make_s3() -> Path:
         go = shutil.which("go")
         if go is None:
             raise Missing(Need.GO, "it is not on the path, and builds the S3 server")
-        environment = {**os.environ, "GOBIN": str(folder)}
+        environment = {**os.environ, **go_builds.ENVIRONMENT, "GOBIN": str(folder)}
         _make([go, "install", f"{S3_MODULE}@{S3_VERSION}"], environment)
 
     return cache_folder("versitygw", S3_MODULE, S3_VERSION, make=build) / "versitygw"

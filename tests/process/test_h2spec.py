@@ -28,6 +28,7 @@ from xml.etree import ElementTree
 import httpx
 import pytest
 
+from tests import go_builds
 from tests.cache import cache_folder
 from tests.process.cluster import LocalCluster, running_plain_cluster
 from tests.process.times import HANG_S
@@ -95,7 +96,7 @@ def h2spec() -> Path:
         leave_out(Need.GO, "it builds h2spec, which is not on the path either")
 
     def build(folder: Path) -> None:
-        environment = {**os.environ, "GOBIN": str(folder)}
+        environment = {**os.environ, **go_builds.ENVIRONMENT, "GOBIN": str(folder)}
         command = [go, "install", MODULE]
         subprocess.run(command, env=environment, timeout=HANG_S, check=True, capture_output=True)
 

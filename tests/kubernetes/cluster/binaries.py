@@ -19,7 +19,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests import debian
+from tests import debian, go_builds
 from tests.cache import cache_folder, cached_path
 
 HERE = Path(__file__).resolve().parent
@@ -38,7 +38,7 @@ TOOLS = {
 }
 NO_CGROUPS = "real nodes were made for cgroup v1 only, and this machine has v2"
 GO_MAJOR, GO_MINOR = 1, 26
-_GO = {"CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOFLAGS": "-mod=readonly -trimpath"}
+_GO = {**go_builds.ENVIRONMENT, "GOTOOLCHAIN": "local"}
 
 
 class BuildError(Exception):
