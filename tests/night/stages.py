@@ -88,6 +88,7 @@ KNOBS: Final[tuple[Knobs, ...]] = (
     Knobs(("tests/process/test_rolled_credentials.py",), {}),
     Knobs(("tests/process/test_mixed_versions.py",), {}),
     Knobs(("tests/process/test_member_storm.py",), {}),
+    Knobs(("tests/process/test_turning.py",), {}),
     Knobs(
         ("tests/process/test_rolling.py",),
         {"DURAMEN_ROLLS": "1000", "DURAMEN_ZOOKEEPER_OUTAGE_S": "120"},

@@ -1,7 +1,7 @@
 """Security is turned on and off again while a cluster runs, and no append fails.
 
-Real processes, started anew one by one under a producer whose clients move with them. Source:
-docs/protocol/turning-on.md.
+Real processes, started anew one by one under a producer whose clients move with them: fifty starts,
+four minutes of the gate, so it is played at night. Source: docs/protocol/turning-on.md.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.process.turning_cluster import NAME, NODES, Ports, Security, TurningC
 from tests.process.turning_load import Load
 from tests.waiting import comes_true
 
-pytestmark = [pytest.mark.process, pytest.mark.zookeeper]
+pytestmark = [pytest.mark.process, pytest.mark.zookeeper, pytest.mark.night]
 
 
 @pytest.fixture
