@@ -107,9 +107,9 @@ KNOBS: Final[tuple[Knobs, ...]] = (
 """Every size knob of docs/testing.md, turned up; the last has the bounds of process tests."""
 
 _DEATHS: Final = tuple(
-    ("tests.kubernetes.deaths", "--period", "5", "--first", str(first), "--moment", moment)
+    ("tests.kubernetes.deaths", "--period", "5", "--run", run, "--moment", moment)
     for moment in ("before", "after")
-    for first in range(1, 6)
+    for run in ("new", "1", "2", "3", "4", "5")
 )
 KUBERNETES: Final = (
     ("tests.kubernetes", "--only", "api"), ("tests.kubernetes", "--only", "kubelet"), *_DEATHS,

@@ -196,7 +196,8 @@ def test_tests_of_the_night_on_kubernetes_are_played_there_and_not_in_the_gate(
     tests, deaths = calls[:2], calls[2:]
     assert [call[-2:] for call in tests] == [["--only", "api"], ["--only", "kubelet"]]
     moments = [(call[-3], call[-1]) for call in deaths]
-    every = [(str(first), moment) for moment in ("before", "after") for first in range(1, 6)]
+    runs = ("new", "1", "2", "3", "4", "5")
+    every = [(run, moment) for moment in ("before", "after") for run in runs]
     assert all(call[1] == "tests.kubernetes.deaths" for call in deaths) and moments == every
     monkeypatch.setenv("DURAMEN_TIER", "gate")
     assert choose_marks("kubernetes") == ["-m", "kubernetes and not night"]

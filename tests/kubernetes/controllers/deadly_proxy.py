@@ -51,6 +51,8 @@ class Aim:
     """Only requests of whose path one of these is a part."""
     beside: tuple[str, ...] = ()
     """Not those of whose path one of these is a part."""
+    is_wanted: Callable[[str], bool] = lambda _request: True
+    """Of those, the ones whose method and path it takes."""
 
 
 class DeadlyProxy:
@@ -156,6 +158,8 @@ class DeadlyProxy:
             if not any(part in request.path for part in aim.among):
                 return None
             if any(part in request.path for part in aim.beside):
+                return None
+            if not aim.is_wanted(f"{request.method} {request.path}"):
                 return None
             self._count += 1
             if self._count < aim.number:

@@ -2,9 +2,10 @@
 
 `DURAMEN_DEATHS=5:2:after` kills it at its second write to the API server and then at each fifth of
 a life, right after the API server did it (`before`: instead of it), and the next one starts at
-once. A scenario asks for the same end as ever. So five runs (5:1 to 5:5) for each moment stop an
-operator at every write that its scenarios have; `python -m tests.kubernetes.deaths` plays them, and
-says which writes nobody died at.
+once. `new:after` kills it at the first write of each method to each object, as `name_site` has it:
+at everything that a scenario writes, once; `rest:after` only where nobody died in an earlier run. A
+scenario asks for the same end as ever.
+`python -m tests.kubernetes.deaths` plays runs of both, and says which writes nobody died at.
 
 Used by tests of this folder that have one operator. Source: CONTRIBUTING.md "Tests on a real
 Kubernetes".
@@ -15,8 +16,10 @@ from __future__ import annotations
 import os
 import re
 import threading
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from tests.kubernetes.cluster.handle import ClusterHandle
@@ -30,6 +33,8 @@ from tests.kubernetes.controllers.operators import (
 )
 
 DEATHS: Final = "DURAMEN_DEATHS"
+NEW: Final = "new"
+REST: Final = "rest"
 SITES: Final = "DURAMEN_DEATH_SITES"
 """A file for what was `written`, and at what an operator died, `before` or `after` it."""
 
@@ -41,23 +46,53 @@ write, though it is posted."""
 class Deaths(NamedTuple):
     """At which writes operators die."""
 
-    period: int
-    """Of so many writes of a life the last one is not survived."""
-    first: int
-    """As many has the first life."""
     moment: Moment
+    is_new_only: bool
+    """Only at writes at whose like nobody died before in this scenario."""
+    is_rest_only: bool = False
+    """Nor in an earlier run: there may be none."""
+    period: int = 1
+    """Of so many writes of a life the last one is not survived."""
+    first: int = 1
+    """As many has the first life."""
 
 
 def read_deaths(text: str) -> Deaths:
     """What DURAMEN_DEATHS says.
 
     Raises:
-        ValueError: it is no period of two and more with a number within it and a moment.
+        ValueError: it is neither "new", "rest" nor a period of two and more with a number within
+            it, and a moment.
     """
-    found = re.fullmatch(r"(\d+):(\d+):(before|after)", text)
-    if found is None or int(found[1]) < 2 or not 1 <= int(found[2]) <= int(found[1]):
-        raise ValueError(f"{DEATHS}={text!r} is no PERIOD:FIRST:before or :after, as 5:2:after")
-    return Deaths(int(found[1]), int(found[2]), Moment(found[3]))
+    which, _, moment = text.rpartition(":")
+    if moment in {one.value for one in Moment}:
+        if which in (NEW, REST):
+            return Deaths(Moment(moment), is_new_only=True, is_rest_only=which == REST)
+        found = re.fullmatch(r"(\d+):(\d+)", which, re.ASCII)
+        if found is not None and int(found[1]) >= 2 and 1 <= int(found[2]) <= int(found[1]):
+            return Deaths(Moment(moment), False, False, int(found[1]), int(found[2]))
+    raise ValueError(
+        f"{DEATHS}={text!r} is none of new:MOMENT, rest:MOMENT, PERIOD:FIRST:MOMENT: 5:2:after"
+    )
+
+
+class Sites(NamedTuple):
+    """What was written in all runs, and how many operators died at each, by the moment."""
+
+    written: set[str]
+    died: Counter[tuple[str, str]]
+
+
+def read_sites(path: Path) -> Sites:
+    """What the runs have noted."""
+    found = Sites(set(), Counter())
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        kind, _, site = line.partition(" ")
+        if kind == "written":
+            found.written.add(site)
+        else:
+            found.died[kind, site] += 1
+    return found
 
 
 @contextmanager
@@ -97,6 +132,10 @@ def _dying(
     is_over = False
     written: list[str] = []
     died: list[str] = []
+    before = set[str]()
+    if deaths.is_rest_only:
+        noted = read_sites(Path(os.environ[SITES])).died
+        before = {site for moment, site in noted if moment == deaths.moment.value}
 
     def strike() -> None:
         with lock:
@@ -107,8 +146,17 @@ def _dying(
                 operator.start()
 
     def aim(number: int) -> None:
-        beside = (*UNCOUNTED, *spared)
-        proxy.arm(Aim(number, deaths.moment, is_writes_only=True, strike=strike, beside=beside))
+        beside, known = (*UNCOUNTED, *spared), before | {name_site(one) for one in died}
+        proxy.arm(
+            Aim(
+                number,
+                deaths.moment,
+                is_writes_only=True,
+                strike=strike,
+                beside=beside,
+                is_wanted=lambda one: not (deaths.is_new_only and name_site(one) in known),
+            )
+        )
 
     proxy.on_write = lambda method, path: written.append(f"{method} {path}")
     aim(deaths.first)
@@ -118,7 +166,7 @@ def _dying(
         with lock:
             is_over = True
             proxy.arm(None)
-    assert died, f"nobody died: fewer than {deaths.first} writes"
+    assert died or deaths.is_rest_only, f"nobody died: fewer than {deaths.first} writes"
     _note({f"written {name_site(one)}" for one in (*written, *died) if counts(one)})
     _note(f"{deaths.moment.value} {name_site(one)}" for one in died)
 

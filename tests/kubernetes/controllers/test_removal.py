@@ -8,8 +8,9 @@ comes to all, when a set is deleted whose claims may go and when a whole cluster
 lives are among faults of the API server, too.
 
 The gate plays the courses that have a write of their own to die at; the night all of them, at
-writes spread over what an undisturbed life has. DURAMEN_REMOVAL_KILLS is how many of each (`all`:
-each one, before it and after it). Source: docs/kubernetes/removal.md, docs/kubernetes/restarts.md.
+writes spread over what an undisturbed life has. DURAMEN_REMOVAL_KILLS is how many of each; `all`
+and `46-91` are each one of them, before it and after it: the longest course (`renewed`) takes 100
+minutes. Source: docs/kubernetes/removal.md, docs/kubernetes/restarts.md.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from tests.process.times import HANG_S
 from tests.tiers import Tier, read_tier
 
 KILLS: Final = os.environ.get("DURAMEN_REMOVAL_KILLS", "")
-"""How many writes of each course; "": as the tier says."""
+"""How many writes of each course, `all`, or from which to which: `46-91`; "": as the tier says."""
 
 pytestmark = [pytest.mark.timeout(7_200 if KILLS else 1_500), pytest.mark.long]
 
@@ -363,8 +364,10 @@ def test_an_operator_that_dies_at_a_write_is_followed_by_one_that_ends_it(
 
 def pick_aims(writes: int) -> list[tuple[int, Moment]]:
     """At which writes operators die, and when: spread over all of them."""
-    if KILLS == "all":
-        return list(itertools.product(range(1, writes + 1), Moment))
+    first, is_part, last = KILLS.partition("-")
+    if KILLS == "all" or is_part:
+        numbers = range(int(first), int(last) + 1) if is_part else range(1, writes + 1)
+        return list(itertools.product(numbers, Moment))
     wanted = int(KILLS or 12)
     return pair(range(1, writes + 1, max(1, writes // max(wanted, 1))))
 
