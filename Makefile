@@ -21,7 +21,7 @@ SPREAD := -n auto --dist loadfile
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup run test test-fast test-kubernetes check format lock docs scenario sim explore mutants chaos bench bench-compare \
-	bench-flexible bench-metadata stalled dist soak night clean
+	bench-peers bench-flexible bench-metadata stalled dist soak night clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -106,6 +106,9 @@ bench: setup ## Run the benchmarks (BENCHFLAGS="--help" says which)
 
 bench-compare: setup ## Compare this tree with another revision, pair by pair (BASE=rev COMPAREFLAGS=--help)
 	PYTHONPATH=. $(BIN)/python -m tests.bench.compare "$(or $(BASE),HEAD)" $(COMPAREFLAGS)
+
+bench-peers: setup ## Measure real peers and this in turns (SCRIPTS=folder that starts them, PEERFLAGS=--help)
+	PYTHONPATH=. $(BIN)/python -m tests.bench.peers "$(SCRIPTS)" $(PEERFLAGS)
 
 bench-flexible: setup ## Freeze, slow and fill a bookie under a flexible and a striped log (FIGUREFLAGS=--help)
 	PYTHONPATH=. $(BIN)/python -m tests.process.flexible_figures $(FIGUREFLAGS)

@@ -49,10 +49,14 @@ class CpuWatch:
 
     def find_foreign_ratio(self) -> float:
         """Share of all cores' time; to be asked when every child has ended."""
-        foreign_s = (_read_busy_s() - self._busy_s) - (_read_own_s() - self._own_s)
         cores = os.cpu_count() or 1
+        return self.find_foreign_s() / (cores * (time.monotonic() - self._began_s))
+
+    def find_foreign_s(self, *, of_running_s: float = 0.0) -> float:
+        """CPU seconds; `of_running_s` is what children that still run have used meanwhile."""
+        own_s = _read_own_s() - self._own_s + of_running_s
         # Ticks are rounded: a quiet machine can come out a little below nothing.
-        return max(0.0, foreign_s / (cores * (time.monotonic() - self._began_s)))
+        return max(0.0, _read_busy_s() - self._busy_s - own_s)
 
 
 def _read_busy_s() -> float:

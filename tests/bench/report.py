@@ -9,7 +9,7 @@ Called by `workloads` (makes figures) and `python -m tests.bench` (shows them).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,14 +96,18 @@ def format_table(figures: Sequence[Figure]) -> str:
         value = format_number(figure.value)
         rows.append((name, figure.name, value, figure.unit, limit, target))
         previous = figure.workload
+    return align(rows, to_the_right={2, 4})
+
+
+def align(rows: Sequence[Sequence[str]], *, to_the_right: Collection[int]) -> str:
+    """Lines of columns; those of numbers to the right, all else to the left."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(_format_row(row, widths) for row in rows)
+    return "\n".join(_format_row(row, widths, to_the_right) for row in rows)
 
 
-def _format_row(row: Sequence[str], widths: Sequence[int]) -> str:
-    # Numbers to the right, all else to the left.
+def _format_row(row: Sequence[str], widths: Sequence[int], to_the_right: Collection[int]) -> str:
     cells = [
-        text.rjust(width) if index in (2, 4) else text.ljust(width)
+        text.rjust(width) if index in to_the_right else text.ljust(width)
         for index, (text, width) in enumerate(zip(row, widths, strict=True))
     ]
     return "  ".join(cells).rstrip()

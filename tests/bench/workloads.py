@@ -327,9 +327,9 @@ def append_bulk(bench: Bench, log: str = _BULK_LOG) -> BulkAppend:
     arguments += ["--url", cluster.document()["write_url"]]
     before = cluster.read_cpu()
     journaled = read_counts(cluster)["journaled_bytes"]
-    client_s = _read_children_s()
+    client_s = read_children_s()
     output, errors = _run_command(arguments, sizes.bulk_s)
-    client_s = _read_children_s() - client_s
+    client_s = read_children_s() - client_s
     used_s = cluster.read_cpu().since(before)
     path.unlink()
     summary = json.loads(output) if output else {}
@@ -375,7 +375,7 @@ def _run_command(arguments: list[str], seconds: float) -> tuple[bytes, str]:
     return output or b"", errors.decode(errors="replace")
 
 
-def _read_children_s() -> float:
+def read_children_s() -> float:
     """CPU seconds of this process's children that have ended; the cluster's have not."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime

@@ -1,0 +1,1 @@
+"""Real peers of other people's scripts, and this product beside them."""
