@@ -81,15 +81,19 @@ class Sites(NamedTuple):
 
     written: set[str]
     died: Counter[tuple[str, str]]
+    left: set[tuple[str, str]]
+    """What a run that struck at the rest alone wrote, by its moment."""
 
 
 def read_sites(path: Path) -> Sites:
     """What the runs have noted."""
-    found = Sites(set(), Counter())
+    found = Sites(set(), Counter(), set())
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         kind, _, site = line.partition(" ")
         if kind == "written":
             found.written.add(site)
+        elif kind.startswith(f"{REST}:"):
+            found.left.add((kind.removeprefix(f"{REST}:"), site))
         else:
             found.died[kind, site] += 1
     return found
@@ -167,7 +171,10 @@ def _dying(
             is_over = True
             proxy.arm(None)
     assert died or deaths.is_rest_only, f"nobody died: fewer than {deaths.first} writes"
-    _note({f"written {name_site(one)}" for one in (*written, *died) if counts(one)})
+    sites = {name_site(one) for one in (*written, *died) if counts(one)}
+    _note({f"written {site}" for site in sites})
+    if deaths.is_rest_only:
+        _note({f"{REST}:{deaths.moment.value} {site}" for site in sites})
     _note(f"{deaths.moment.value} {name_site(one)}" for one in died)
 
 
