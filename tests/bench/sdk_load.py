@@ -29,6 +29,7 @@ from tests.bench.report import find_ms
 
 _LOG_COUNT: Final = 100
 _BULK_COUNT: Final = 20_000
+_SINGLES_IN_FLIGHT: Final = 64
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -121,10 +122,27 @@ async def append_lone(log: Log, seconds: float) -> tuple[int, int, dict[str, Any
     return len(latencies_s), len(latencies_s) * len(body), found
 
 
+async def append_singles(log: Log, seconds: float) -> tuple[int, int, dict[str, Any]]:
+    """1 KiB records, 64 appends in flight."""
+    body = bytes(1024)
+    latencies_s: list[float] = []
+    end = time.perf_counter() + seconds
+
+    async def work() -> None:
+        while (began_s := time.perf_counter()) < end:
+            await log.append(body)
+            latencies_s.append(time.perf_counter() - began_s)
+
+    await asyncio.gather(*(work() for _ in range(_SINGLES_IN_FLIGHT)))
+    found = {f"p{percent}_ms": find_ms(latencies_s, percent) for percent in (50, 99)}
+    return len(latencies_s), len(latencies_s) * len(body), found
+
+
 SDK_MODES: Final[dict[str, Callable[[Log, float], Awaitable[tuple[int, int, dict[str, Any]]]]]] = {
     "producer": produce,
     "bulk": produce_bulk,
     "lone": append_lone,
+    "singles": append_singles,
     "logs": produce,
 }
 

@@ -399,7 +399,7 @@ def test_a_mistake_of_ours_leaves_nobody_waiting(
     face: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario(_cluster: FakeCluster, client: Any) -> None:
-        monkeypatch.setattr(rest_client, "_parse_appended", lambda _: 1 / 0)
+        monkeypatch.setattr(rest_client, "parse_appended", lambda _: 1 / 0)
         async with one_each(client) as producer:
             ticket = await producer.send(b"0")
             with pytest.raises(Uncertain, match="ZeroDivisionError"):

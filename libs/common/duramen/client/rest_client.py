@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 from urllib.parse import quote, urlencode
@@ -22,6 +22,7 @@ from urllib.parse import quote, urlencode
 import orjson
 from pyreqwest.client import ClientBuilder
 from pyreqwest.exceptions import PyreqwestError
+from pyreqwest.request import RequestBuilder
 from pyreqwest.response import Response
 
 from duramen.client.credentials.connections import Connections
@@ -410,12 +411,32 @@ class RestClient:
             response = await self._send(
                 "POST", path, body=batch, media=MEDIA_TYPE, headers=conditions
             )
-            return _parse_appended(_parse_object(await _read_body(response), self.url))
+            return parse_appended(_parse_object(await _read_body(response), self.url))
         except UnreachableError:
             raise
         except (PeerError, KeyError, TypeError, ValueError) as error:
             detail = f"no usable answer from {self.url}: {error}"
             raise DuramenError("append_uncertain", detail) from error
+
+    async def begin_stream(
+        self,
+        log: tuple[str, str],
+        pieces: AsyncIterator[bytes],
+        *,
+        media: str,
+    ) -> RequestBuilder:
+        """The request of an append session, whose body is made while it is answered.
+
+        It shows who calls; where that is refused, nothing is tried again.
+        """
+        path = f"{_log_path(*log)}/records:stream"
+        builder = self._connections.find().post(self.url + path).header("content-type", media)
+        credential = self._credential
+        if credential.header is not None:
+            builder = builder.header(IDENTITY_HEADER, credential.header.give())
+        elif credential.token is not None:
+            builder = builder.header(*_bear(await credential.token.read()))
+        return builder.body_stream(pieces)
 
     async def read(
         self,
@@ -631,7 +652,7 @@ def _speak_http2(builder: ClientBuilder, *, is_clear: bool) -> ClientBuilder:
     )
 
 
-def _parse_appended(answer: dict[str, Any]) -> Appended:
+def parse_appended(answer: dict[str, Any]) -> Appended:
     """The places of an append; KeyError, TypeError or ValueError where the answer has none."""
     start, end = answer["start"], answer["end"]
     is_duplicate = answer.get("duplicate") is True

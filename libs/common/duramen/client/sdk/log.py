@@ -13,7 +13,6 @@ from collections.abc import (
     Awaitable,
     Callable,
     Mapping,
-    Sequence,
 )
 from datetime import datetime
 from typing import Any, Final, TypeVar
@@ -36,11 +35,10 @@ from duramen.client.sdk.reader import (
     format_position,
     make_batches,
 )
-from duramen.client.sdk.session import Session, make_producer_id
+from duramen.client.sdk.session import Session, list_conditions, make_producer_id
 from duramen.client.sdk.values import (
     Compression,
     Mark,
-    Record,
     find_codec,
     read_mark,
 )
@@ -49,7 +47,7 @@ from duramen.errors import DuramenError
 from duramen.limits import BATCH_RECORD_COUNT_MAX
 from duramen.runtime.http_client import UnreachableError
 from duramen.texts import check_log_name, check_namespace, parse_position
-from duramen.wire.edge.batch_codec import Codec
+from duramen.wire.edge.batch_stream import StreamedBatch
 from duramen.wire.record_batch import (
     PRODUCER_ID_BYTES_MAX,
     BatchError,
@@ -59,8 +57,6 @@ from duramen.wire.record_batch import BatchProducer as Stamp
 RESULTS_KEPT_DEFAULT: Final = 64
 """Of a log's configuration, spelt again: `duramen.config` takes longer to load than all of this."""
 
-_MATCH_HEADER: Final = "Duramen-Match-Seq-Num"
-_TOKEN_HEADER: Final = "Duramen-Fencing-Token"
 
 _USELESS_LANES: Final = ("producer_unknown", "data_lost")
 """It rested for so long that the log has forgotten it, or the log lost entries that may have been
@@ -262,16 +258,14 @@ class Log:
         """
         items = list_records(records)
         codec = find_codec(compression)
-        conditions = []
-        if match_seq_num is not None:
-            conditions.append((_MATCH_HEADER, str(match_seq_num)))
-        if fencing_token is not None:
-            conditions.append((_TOKEN_HEADER, fencing_token))
         session, key = self._session, self._key
         while True:
             lane = session.take_lane(key)
             try:
-                appended = await self._append(items, lane, codec, conditions)
+                batch = encode_records(items, lane, codec)
+                appended = await self._append(
+                    StreamedBatch(batch, match_seq_num, fencing_token), len(items), lane
+                )
             except DuramenError as error:
                 is_useless = error.code in _USELESS_LANES and not error.uncertain
                 if is_useless and lane is not None and lane.sequence > 0:
@@ -283,17 +277,11 @@ class Log:
             return appended
 
     async def _append(
-        self,
-        items: Sequence[Record],
-        lane: Stamp | None,
-        codec: Codec,
-        conditions: Sequence[tuple[str, str]],
+        self, streamed: StreamedBatch, record_count: int, lane: Stamp | None
     ) -> Appended:
-        batch = encode_records(items, lane, codec)
-
         async def send() -> Appended:
-            appended = await self._session.append(self._key, batch, conditions)
-            return check_count(appended, len(items))
+            appended = await self._session.append_beside(self._key, streamed)
+            return check_count(appended, record_count)
 
         return await self._deliver(send, may_be_sent_twice=lane is not None)
 
@@ -348,7 +336,7 @@ class Log:
             if epoch is None:
                 epoch = 0 if id is None else time.time_ns() // 1_000_000
             stamp = Stamp(id or make_producer_id(), epoch, 0)
-        conditions = () if fencing_token is None else ((_TOKEN_HEADER, fencing_token),)
+        conditions = list_conditions(None, fencing_token)
         session = self._session
 
         async def send(batch: bytes, record_count: int) -> Appended:

@@ -22,8 +22,10 @@ from duramen.client.retry import Pauses, Repeat, RetryBudget, RetryPolicy, repea
 from duramen.client.sdk.faults import translate_fault
 from duramen.client.sdk.homes import KnownHomes, LogName
 from duramen.client.sdk.reader import check_progress
+from duramen.client.sharing.append_streams import AppendStreams
 from duramen.errors import DuramenError
 from duramen.runtime.http_client import PeerError, UnreachableError
+from duramen.wire.edge.batch_stream import StreamedBatch
 from duramen.wire.record_batch import BatchProducer
 
 T = TypeVar("T")
@@ -58,9 +60,13 @@ class Session:
         self._follows_owner = follows_owner
         self._owners = KnownHomes(self.write, connect, credential)
         self._lanes: dict[LogName, list[BatchProducer]] = {}
+        may_share = has_http2 and not follows_owner
+        self._streams = AppendStreams(self.write, timeout_s) if may_share else None
 
     async def close(self) -> None:
         """Close every connection."""
+        if self._streams is not None:
+            await self._streams.close()
         await self.homes.close()
         await self._owners.close()
         await self.read.close()
@@ -132,6 +138,21 @@ class Session:
                     self._owners.forget(log)
                 raise
 
+    async def append_beside(self, log: LogName, streamed: StreamedBatch) -> Appended:
+        """One try to append, which may share a request with others on their way to the log.
+
+        Raises as `append`.
+        """
+        conditions = list_conditions(streamed.match_seq_num, streamed.fencing_token)
+
+        async def call() -> Appended:
+            return await self.append(log, streamed.batch, conditions)
+
+        # Who demands a number waits for nobody, and a session follows no owner.
+        if self._streams is None or streamed.match_seq_num is not None:
+            return await call()
+        return await self._streams.append(log, streamed, call)
+
     def take_lane(self, log: LogName) -> BatchProducer | None:
         """A producer for one append that nothing else uses now; None where the policy needs none.
 
@@ -153,9 +174,22 @@ class Session:
         self._lanes.setdefault(log, []).append(lane)
 
     def statistics(self) -> dict[str, dict[str, float]]:
-        """The retry budget, and what is known of homes."""
+        """The retry budget, what is known of homes, and sessions of appends."""
         homes: dict[str, float] = {**self.homes.statistics()}
-        return {"retries": self.budget.statistics(), "homes": homes}
+        streams: dict[str, float] = {} if self._streams is None else {**self._streams.statistics()}
+        return {"retries": self.budget.statistics(), "homes": homes, "append_streams": streams}
+
+
+def list_conditions(
+    match_seq_num: int | None, fencing_token: str | None
+) -> tuple[tuple[str, str], ...]:
+    """What an append demands of its log, as headers of a call."""
+    found: list[tuple[str, str]] = []
+    if match_seq_num is not None:
+        found.append(("Duramen-Match-Seq-Num", str(match_seq_num)))
+    if fencing_token is not None:
+        found.append(("Duramen-Fencing-Token", fencing_token))
+    return tuple(found)
 
 
 def make_producer_id() -> str:

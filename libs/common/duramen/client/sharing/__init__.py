@@ -1,0 +1,1 @@
+"""Appends of a client that share a request: append sessions, and when they are used."""

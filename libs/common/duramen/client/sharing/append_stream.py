@@ -1,0 +1,197 @@
+"""Appends of one log that share one request: an append session, and who waits for what in it.
+
+A request of its own costs each append most of its CPU, at the client and at the proxy. In a session
+batches go up as frames, and their answers come down one by one. What it certainly did not take may
+be appended by a call; what was given to the connection and has no answer when that breaks is
+uncertain.
+
+Made by `client.sharing.append_streams`. Source: docs/protocol/rest.md "Append sessions".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Final
+
+from duramen.client.rest_client import Appended, RestClient
+from duramen.client.sharing.append_session import parse_line, run_session
+from duramen.errors import DuramenError
+from duramen.runtime.http_client import PeerError
+from duramen.wire.edge.batch_stream import StreamedBatch, pack_streamed
+
+_LOG = logging.getLogger(__name__)
+
+OPEN_COUNT_MAX: Final = 256
+"""Half of what a proxy reads of a session: it never stops reading for what is sent here."""
+IDLE_S: Final = 1.0
+LIFE_S: Final = 120.0
+"""Then another is opened, where more appends come: proxies come and go behind one address."""
+OPEN_S: Final = 5.0
+
+
+class NotTakenError(Exception):
+    """The session certainly did not append the batch: a call may."""
+
+
+class _SharedAppend:
+    """One batch in a session."""
+
+    __slots__ = ("frame", "future", "is_sent")
+
+    def __init__(self, frame: bytes) -> None:
+        self.frame = frame
+        self.is_sent = False
+        self.future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+
+
+class AppendStream:
+    """One session of one log, from its opening to its end.
+
+    Args:
+        proxy: where it is opened.
+        timeout_s: of each append.
+    """
+
+    def __init__(self, proxy: RestClient, log: tuple[str, str], timeout_s: float) -> None:
+        self._proxy = proxy
+        self._log = log
+        self._timeout_s = timeout_s
+        self._queue: deque[_SharedAppend] = deque()
+        self._sent: deque[_SharedAppend] = deque()
+        self._open_count = 0
+        self._has_more = asyncio.Event()
+        self._is_opened = False
+        self.is_closing = False
+        """Whether it takes nothing any more."""
+        self._idle: asyncio.TimerHandle | None = None
+        self.has_failed = False
+        """Whether it never opened, or broke: the log is better left to calls for a while."""
+        self.task = asyncio.create_task(self._run())
+
+    def has_room(self) -> bool:
+        """Whether it is open and takes another batch."""
+        return self._is_opened and not self.is_closing and self._open_count < OPEN_COUNT_MAX
+
+    async def append(self, streamed: StreamedBatch) -> Appended:
+        """Append one batch; `has_room` was asked.
+
+        Raises:
+            NotTakenError: nothing was appended, and nothing will be.
+            DuramenError: refused; with `uncertain` set it may or may not be stored.
+        """
+        waiting = _SharedAppend(pack_streamed(streamed))
+        self._queue.append(waiting)
+        self._open_count += 1
+        self._has_more.set()
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await waiting.future
+        except TimeoutError:
+            if waiting.is_sent:
+                raise _uncertain("it did not answer in time") from None
+            raise NotTakenError from None
+        finally:
+            if not waiting.is_sent:
+                # What nobody waits for is not sent.
+                waiting.future.cancel()
+            self._open_count -= 1
+            if not self._open_count and not self.is_closing:
+                self._idle = asyncio.get_running_loop().call_later(IDLE_S, self.close)
+
+    def close(self) -> None:
+        """Take nothing more, and end when what was sent is answered."""
+        self.is_closing = True
+        if self._idle is not None:
+            self._idle.cancel()
+        self._has_more.set()
+
+    async def wait_closed(self) -> None:
+        """Until it has ended, whatever its proxy does: a few seconds at most."""
+        self.close()
+        await asyncio.wait([self.task], timeout=OPEN_S)
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+
+    # --- The session ---
+
+    async def _run(self) -> None:
+        aging = asyncio.get_running_loop().call_later(LIFE_S, self.close)
+        why = "the session broke"
+        try:
+            lines = run_session(self._proxy, self._log, self._frames(), open_s=OPEN_S)
+            async with aclosing(lines):
+                async for line in lines:
+                    if not line:
+                        self._is_opened = True
+                    elif not self._settle(line):
+                        self.has_failed = True
+                        break
+                # It ended as it should: what has no answer was not appended, and will not be.
+                self.close()
+                self._end(None)
+        except (DuramenError, PeerError) as error:
+            self.has_failed = True
+            why = str(error)
+        except Exception:
+            # A mistake of ours: nobody may wait for ever because of it.
+            self.has_failed = True
+            _LOG.exception("an append session failed")
+        finally:
+            aging.cancel()
+            self.close()
+            self._end(why)
+
+    async def _frames(self) -> AsyncIterator[bytes]:
+        """The body: what waits, as one piece; it ends when the session is to end."""
+        while True:
+            while not self._queue and not self.is_closing:
+                self._has_more.clear()
+                await self._has_more.wait()
+            pieces = []
+            while self._queue:
+                waiting = self._queue.popleft()
+                if not waiting.future.done():
+                    waiting.is_sent = True
+                    self._sent.append(waiting)
+                    pieces.append(waiting.frame)
+                    waiting.frame = b""
+            if pieces:
+                yield b"".join(pieces)
+            elif self.is_closing:
+                return
+
+    def _settle(self, line: bytes) -> bool:
+        """One answer; False: nothing from there on was appended."""
+        found = parse_line(line)
+        if found is None:
+            return False
+        if not self._sent:
+            raise PeerError("an answer to nothing")
+        future = self._sent.popleft().future
+        if future.done():
+            return True
+        if isinstance(found, DuramenError):
+            future.set_exception(found)
+        else:
+            future.set_result(found)
+        return True
+
+    def _end(self, why: str | None) -> None:
+        """What was sent is uncertain, and why; None: it was not appended. The rest was not sent."""
+        for waiting in (*self._sent, *self._queue):
+            if not waiting.future.done():
+                is_open = why is not None and waiting.is_sent
+                waiting.future.set_exception(_uncertain(str(why)) if is_open else NotTakenError())
+        self._sent.clear()
+        self._queue.clear()
+
+
+def _uncertain(why: str) -> DuramenError:
+    return DuramenError("append_uncertain", f"an append session: {why}")
