@@ -381,13 +381,56 @@ def test_what_a_session_did_not_take_is_appended_by_a_call(proxy: Proxy) -> None
     run(scenario)
 
 
-def test_a_session_that_nobody_uses_ends(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_used", [True, False])
+def test_a_session_that_nobody_uses_ends(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch, *, is_used: bool
+) -> None:
     monkeypatch.setattr(append_stream, "IDLE_S", 0.01)
 
     async def scenario() -> None:
-        stream = await open_stream()
-        assert (await stream.append(StreamedBatch(b"a"))).start == 0
+        stream = AppendStream(PROXY, LOG, 30.0)
+        if is_used:
+            monkeypatch.setattr(append_stream, "IDLE_S", 30.0)
+            await wait_for(stream.has_room)
+            monkeypatch.setattr(append_stream, "IDLE_S", 0.01)
+            assert (await stream.append(StreamedBatch(b"a"))).start == 0
         await asyncio.wait_for(stream.task, 10)
         assert not stream.has_failed and not stream.has_room()
+
+    run(scenario)
+
+
+def test_a_session_that_does_not_answer_is_used_no_more_and_ends(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(append_stream, "OPEN_S", 0.01)
+
+    async def take_and_hold(session: Session) -> None:
+        await session.take()
+        await session.proxy.released.wait()
+
+    proxy.play = take_and_hold
+
+    async def scenario() -> None:
+        stream = await open_stream(timeout_s=0.1)
+        fate = await fate_of(stream, b"a")
+        assert isinstance(fate, DuramenError) and fate.uncertain
+        assert stream.has_failed and not stream.has_room()
+        await asyncio.wait({stream.task}, timeout=30)
+        assert stream.task.cancelled()
+        proxy.released.set()
+
+    run(scenario)
+
+
+def test_an_answer_that_ends_early_leaves_what_was_sent_in_doubt(proxy: Proxy) -> None:
+    async def end_at_once(session: Session) -> None:
+        await session.take()
+
+    proxy.play = end_at_once
+
+    async def scenario() -> None:
+        fate = await fate_of(await open_stream(), b"a")
+        assert isinstance(fate, DuramenError) and fate.uncertain
 
     run(scenario)

@@ -53,12 +53,14 @@ async def run_session(
     try:
         try:
             async with asyncio.timeout(open_s):
-                response = await request.__aenter__()
+                with KeptCancellation():
+                    response = await request.__aenter__()
         except TimeoutError:
             raise NoAnswerError(f"{proxy.url} opens no session") from None
         try:
             if response.status != 200:
-                body = bytes(await response.bytes())
+                with KeptCancellation():
+                    body = bytes(await response.bytes())
                 raise parse_problem(response.status, body, must_tell=False)
             is_open.set()
             yield b""

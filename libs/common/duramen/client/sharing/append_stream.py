@@ -67,7 +67,8 @@ class AppendStream:
         self._is_opened = False
         self.is_closing = False
         """Whether it takes nothing any more."""
-        self._idle: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        """Closes it when nobody uses it; once it is closing, ends it."""
         self.has_failed = False
         """Whether it never opened, or broke: the log is better left to calls for a while."""
         self.task = asyncio.create_task(self._run())
@@ -87,13 +88,14 @@ class AppendStream:
         self._queue.append(waiting)
         self._open_count += 1
         self._has_more.set()
-        if self._idle is not None:
-            self._idle.cancel()
-            self._idle = None
+        self._watch_idleness()
         try:
             async with asyncio.timeout(self._timeout_s):
                 return await waiting.future
         except TimeoutError:
+            # Whoever comes next had better not wait here, too.
+            self.has_failed = True
+            self.close()
             if waiting.is_sent:
                 raise _uncertain("it did not answer in time") from None
             raise NotTakenError from None
@@ -102,14 +104,17 @@ class AppendStream:
                 # What nobody waits for is not sent.
                 waiting.future.cancel()
             self._open_count -= 1
-            if not self._open_count and not self.is_closing:
-                self._idle = asyncio.get_running_loop().call_later(IDLE_S, self.close)
+            self._watch_idleness()
 
     def close(self) -> None:
-        """Take nothing more, and end when what was sent is answered."""
+        """Take nothing more, and end when what was sent is answered, or has waited long enough."""
+        if self.is_closing:
+            return
         self.is_closing = True
-        if self._idle is not None:
-            self._idle.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self._timeout_s + OPEN_S, self.task.cancel)
         self._has_more.set()
 
     async def wait_closed(self) -> None:
@@ -119,23 +124,33 @@ class AppendStream:
         self.task.cancel()
         await asyncio.gather(self.task, return_exceptions=True)
 
+    def _watch_idleness(self) -> None:
+        if self.is_closing:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        is_idle = not self._open_count
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(IDLE_S, self.close) if is_idle else None
+
     # --- The session ---
 
     async def _run(self) -> None:
         aging = asyncio.get_running_loop().call_later(LIFE_S, self.close)
-        why = "the session broke"
+        why = "the session ended without an answer"
         try:
             lines = run_session(self._proxy, self._log, self._frames(), open_s=OPEN_S)
             async with aclosing(lines):
                 async for line in lines:
                     if not line:
                         self._is_opened = True
+                        self._watch_idleness()
                     elif not self._settle(line):
+                        # Of what has no answer nothing was appended, and nothing will be.
                         self.has_failed = True
+                        self.close()
+                        self._end(None)
                         break
-                # It ended as it should: what has no answer was not appended, and will not be.
-                self.close()
-                self._end(None)
         except (DuramenError, PeerError) as error:
             self.has_failed = True
             why = str(error)
@@ -146,6 +161,8 @@ class AppendStream:
         finally:
             aging.cancel()
             self.close()
+            if self._timer is not None:
+                self._timer.cancel()
             self._end(why)
 
     async def _frames(self) -> AsyncIterator[bytes]:
