@@ -19,7 +19,12 @@ import pytest
 from duramen.client.rest_client import Appended, RestClient
 from duramen.client.sharing import append_stream, append_streams
 from duramen.client.sharing.append_session import parse_line
-from duramen.client.sharing.append_stream import OPEN_COUNT_MAX, AppendStream, NotTakenError
+from duramen.client.sharing.append_stream import (
+    OPEN_BYTES_MAX,
+    OPEN_COUNT_MAX,
+    AppendStream,
+    NotTakenError,
+)
 from duramen.client.sharing.append_streams import BATCH_BYTES_MAX, SHARED_COUNT_MIN, AppendStreams
 from duramen.errors import DuramenError
 from duramen.runtime.http_client import NoAnswerError, PeerError
@@ -52,9 +57,15 @@ class Proxy:
         """Ends the sessions that are silent."""
 
     async def run(
-        self, _proxy: object, _log: object, frames: AsyncIterator[bytes], *, open_s: float
+        self,
+        _proxy: object,
+        _log: object,
+        frames: AsyncIterator[bytes],
+        *,
+        open_s: float,
+        group_s: float,
     ) -> AsyncGenerator[bytes]:
-        assert open_s > 0
+        assert open_s > 0 and group_s > 0
         self.session_count += 1
         await self.before_open()
         session = Session(self, frames)
@@ -419,6 +430,107 @@ def test_a_session_that_does_not_answer_is_used_no_more_and_ends(
         await asyncio.wait({stream.task}, timeout=30)
         assert stream.task.cancelled()
         proxy.released.set()
+
+    run(scenario)
+
+
+def test_what_the_connection_does_not_take_goes_by_a_call_soon(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(append_stream, "UNSENT_S", 0.01)
+    monkeypatch.setattr(append_stream, "OPEN_S", 0.01)
+
+    async def hold(session: Session) -> None:
+        await session.proxy.released.wait()
+        await serve(session)
+
+    proxy.play = hold
+
+    async def scenario() -> None:
+        stream = await open_stream()
+        fates = await asyncio.gather(*(fate_of(stream, b"a") for _ in range(5)))
+        assert all(isinstance(fate, NotTakenError) for fate in fates)
+        proxy.released.set()
+        await stream.wait_closed()
+        assert not proxy.log
+
+    run(scenario)
+
+
+def test_what_was_given_up_counts_until_it_is_answered(proxy: Proxy) -> None:
+    taken: list[bytes | None] = []
+
+    async def take_and_hold(session: Session) -> None:
+        batches = [await session.take() for _ in range(OPEN_COUNT_MAX)]
+        taken.extend(batches)
+        await session.proxy.released.wait()
+        for batch in batches:
+            session.lines.put_nowait(session.append(batch or b""))
+        await serve(session)
+
+    proxy.play = take_and_hold
+
+    async def scenario() -> None:
+        stream = await open_stream()
+        tasks = [asyncio.create_task(fate_of(stream, b"a")) for _ in range(OPEN_COUNT_MAX)]
+        await wait_for(lambda: len(taken) == OPEN_COUNT_MAX)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert not stream.has_room()
+        proxy.released.set()
+        await wait_for(stream.has_room)
+        await stream.wait_closed()
+
+    run(scenario)
+
+
+def test_bytes_that_are_open_are_bounded(proxy: Proxy) -> None:
+    async def hold(session: Session) -> None:
+        await session.proxy.released.wait()
+        await serve(session)
+
+    proxy.play = hold
+
+    async def scenario() -> None:
+        stream = await open_stream()
+        tasks = []
+        while stream.has_room():
+            tasks.append(asyncio.create_task(fate_of(stream, bytes(BATCH_BYTES_MAX))))
+            await asyncio.sleep(0)
+        assert len(tasks) * BATCH_BYTES_MAX <= OPEN_BYTES_MAX + BATCH_BYTES_MAX
+        proxy.released.set()
+        assert all(isinstance(fate, Appended) for fate in await asyncio.gather(*tasks))
+        assert stream.has_room()
+        await stream.wait_closed()
+
+    run(scenario)
+
+
+def test_a_log_that_refuses_for_now_has_calls_alone_for_a_while(proxy: Proxy) -> None:
+    async def refuse(session: Session) -> None:
+        while await session.take() is not None:
+            session.lines.put_nowait(problem("window_full"))
+
+    proxy.play = refuse
+
+    async def scenario() -> None:
+        stream = await open_stream()
+        fate = await fate_of(stream, b"a")
+        assert isinstance(fate, DuramenError) and fate.code == "window_full"
+        assert stream.has_failed and not stream.has_room()
+        await asyncio.wait_for(stream.task, 10)
+
+    run(scenario)
+
+
+def test_a_client_that_closes_opens_no_session(proxy: Proxy) -> None:
+    async def scenario() -> None:
+        streams, calls = AppendStreams(PROXY, 30.0), Calls()
+        await streams.close()
+        calls.may_go.set()
+        await asyncio.gather(*append_all(streams, calls, [b"a"] * 20))
+        assert not proxy.session_count and len(calls.batches) == 20
 
     run(scenario)
 

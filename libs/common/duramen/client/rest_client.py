@@ -424,6 +424,7 @@ class RestClient:
         pieces: AsyncIterator[bytes],
         *,
         media: str,
+        group_ms: int,
     ) -> RequestBuilder:
         """The request of an append session, whose body is made while it is answered.
 
@@ -431,6 +432,7 @@ class RestClient:
         """
         path = f"{_log_path(*log)}/records:stream"
         builder = self._connections.find().post(self.url + path).header("content-type", media)
+        builder = builder.header("duramen-timeout", f"{group_ms}ms")
         credential = self._credential
         if credential.header is not None:
             builder = builder.header(IDENTITY_HEADER, credential.header.give())

@@ -60,7 +60,8 @@ class Session:
         self._follows_owner = follows_owner
         self._owners = KnownHomes(self.write, connect, credential)
         self._lanes: dict[LogName, list[BatchProducer]] = {}
-        may_share = has_http2 and not follows_owner
+        # A session tries again what is refused for now, and follows no owner.
+        may_share = has_http2 and not follows_owner and policy.repeat is not Repeat.NONE
         self._streams = AppendStreams(self.write, timeout_s) if may_share else None
 
     async def close(self) -> None:
@@ -148,7 +149,7 @@ class Session:
         async def call() -> Appended:
             return await self.append(log, streamed.batch, conditions)
 
-        # Who demands a number waits for nobody, and a session follows no owner.
+        # Who demands a number waits for nobody.
         if self._streams is None or streamed.match_seq_num is not None:
             return await call()
         return await self._streams.append(log, streamed, call)

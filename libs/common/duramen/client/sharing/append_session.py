@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AsyncExitStack
 from typing import Final
 
 import orjson
@@ -18,10 +19,13 @@ from pyreqwest.response import ResponseBodyReader
 
 from duramen.client.rest_client import Appended, RestClient, parse_appended, parse_problem
 from duramen.errors import DuramenError
+from duramen.limits import APPEND_TIMEOUT_US
 from duramen.runtime.http_client import KeptCancellation, NoAnswerError, PeerError, translate
+from duramen.units import MS
 from duramen.wire.edge.batch_stream import MEDIA_TYPE
 
 _LINE_BYTES_MAX: Final = 64 << 10
+_OK: Final = 200
 _SERVER_ERROR: Final = 500
 
 
@@ -31,45 +35,50 @@ async def run_session(
     frames: AsyncIterator[bytes],
     *,
     open_s: float,
+    group_s: float,
 ) -> AsyncGenerator[bytes]:
     """Open a session; gives an empty line once it is open, then the lines of its answer.
 
     Args:
         frames: of `wire.edge.batch_stream`; none is asked for before the session is open.
         open_s: how long to wait for that.
+        group_s: what the proxy has at most for batches that it sends on together.
 
     Raises:
         DuramenError: refused. PeerError: no session could be opened, or it broke.
     """
-    is_open = asyncio.Event()
+    is_decided, is_open = asyncio.Event(), False
 
     async def wait_and_send() -> AsyncIterator[bytes]:
-        await is_open.wait()
-        async for piece in frames:
-            yield piece
+        await is_decided.wait()
+        if is_open:
+            async for piece in frames:
+                yield piece
 
-    builder = await proxy.begin_stream(log, wait_and_send(), media=MEDIA_TYPE)
+    group_ms = max(1, min(round(group_s * 1000), APPEND_TIMEOUT_US // MS))
+    builder = await proxy.begin_stream(log, wait_and_send(), media=MEDIA_TYPE, group_ms=group_ms)
     request = builder.streamed_read_buffer_limit(0).build_streamed()
     try:
-        try:
+        async with AsyncExitStack() as stack:
             async with asyncio.timeout(open_s):
                 with KeptCancellation():
-                    response = await request.__aenter__()
-        except TimeoutError:
-            raise NoAnswerError(f"{proxy.url} opens no session") from None
-        try:
-            if response.status != 200:
+                    response = await stack.enter_async_context(request)
+            if response.status != _OK:
                 with KeptCancellation():
                     body = bytes(await response.bytes())
                 raise parse_problem(response.status, body, must_tell=False)
-            is_open.set()
+            is_open = True
+            is_decided.set()
             yield b""
             async for line in _cut_lines(response.body_reader):
                 yield line
-        finally:
-            await request.__aexit__(None, None, None)
+    except TimeoutError:
+        raise NoAnswerError(f"{proxy.url} opens no session") from None
     except PyreqwestError as error:
         raise translate(error, proxy.url) from error
+    finally:
+        # The library goes on with a request that nobody waits for: its body ends here.
+        is_decided.set()
 
 
 def parse_line(line: bytes) -> Appended | DuramenError | None:

@@ -19,14 +19,17 @@ from typing import Final
 
 from duramen.client.rest_client import Appended, RestClient
 from duramen.client.sharing.append_session import parse_line, run_session
-from duramen.errors import DuramenError
+from duramen.errors import DuramenError, Retry
 from duramen.runtime.http_client import PeerError
 from duramen.wire.edge.batch_stream import StreamedBatch, pack_streamed
 
 _LOG = logging.getLogger(__name__)
 
-OPEN_COUNT_MAX: Final = 256
-"""Half of what a proxy reads of a session: it never stops reading for what is sent here."""
+OPEN_COUNT_MAX: Final = 64
+OPEN_BYTES_MAX: Final = 1 << 20
+"""As much as a proxy sends on together: no more than one group is ever before the next."""
+UNSENT_S: Final = 1.0
+"""What the connection does not take by then goes by a call."""
 IDLE_S: Final = 1.0
 LIFE_S: Final = 120.0
 """Then another is opened, where more appends come: proxies come and go behind one address."""
@@ -40,12 +43,20 @@ class NotTakenError(Exception):
 class _SharedAppend:
     """One batch in a session."""
 
-    __slots__ = ("frame", "future", "is_sent")
+    __slots__ = ("frame", "future", "is_sent", "size_bytes")
 
     def __init__(self, frame: bytes) -> None:
         self.frame = frame
+        self.size_bytes = len(frame)
         self.is_sent = False
         self.future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+
+    def give_up_unsent(self) -> None:
+        """It is not to be sent any more, unless it was."""
+        if not self.is_sent:
+            self.frame = b""
+            if not self.future.done():
+                self.future.set_exception(NotTakenError())
 
 
 class AppendStream:
@@ -62,7 +73,7 @@ class AppendStream:
         self._timeout_s = timeout_s
         self._queue: deque[_SharedAppend] = deque()
         self._sent: deque[_SharedAppend] = deque()
-        self._open_count = 0
+        self._open_bytes = 0
         self._has_more = asyncio.Event()
         self._is_opened = False
         self.is_closing = False
@@ -74,8 +85,10 @@ class AppendStream:
         self.task = asyncio.create_task(self._run())
 
     def has_room(self) -> bool:
-        """Whether it is open and takes another batch."""
-        return self._is_opened and not self.is_closing and self._open_count < OPEN_COUNT_MAX
+        """Whether it is open and takes another batch; what was given up counts until its answer."""
+        is_open = self._is_opened and not self.is_closing
+        has_place = len(self._queue) + len(self._sent) < OPEN_COUNT_MAX
+        return is_open and has_place and self._open_bytes < OPEN_BYTES_MAX
 
     async def append(self, streamed: StreamedBatch) -> Appended:
         """Append one batch; `has_room` was asked.
@@ -86,9 +99,10 @@ class AppendStream:
         """
         waiting = _SharedAppend(pack_streamed(streamed))
         self._queue.append(waiting)
-        self._open_count += 1
+        self._open_bytes += waiting.size_bytes
         self._has_more.set()
         self._watch_idleness()
+        unsent = asyncio.get_running_loop().call_later(UNSENT_S, waiting.give_up_unsent)
         try:
             async with asyncio.timeout(self._timeout_s):
                 return await waiting.future
@@ -100,10 +114,9 @@ class AppendStream:
                 raise _uncertain("it did not answer in time") from None
             raise NotTakenError from None
         finally:
-            if not waiting.is_sent:
-                # What nobody waits for is not sent.
-                waiting.future.cancel()
-            self._open_count -= 1
+            unsent.cancel()
+            # What nobody waits for is not sent.
+            waiting.give_up_unsent()
             self._watch_idleness()
 
     def close(self) -> None:
@@ -129,7 +142,7 @@ class AppendStream:
             return
         if self._timer is not None:
             self._timer.cancel()
-        is_idle = not self._open_count
+        is_idle = not self._queue and not self._sent
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(IDLE_S, self.close) if is_idle else None
 
@@ -139,7 +152,10 @@ class AppendStream:
         aging = asyncio.get_running_loop().call_later(LIFE_S, self.close)
         why = "the session ended without an answer"
         try:
-            lines = run_session(self._proxy, self._log, self._frames(), open_s=OPEN_S)
+            lines = run_session(
+                self._proxy, self._log, self._frames(), open_s=OPEN_S,
+                group_s=self._timeout_s / 3,
+            )  # fmt: skip
             async with aclosing(lines):
                 async for line in lines:
                     if not line:
@@ -151,6 +167,7 @@ class AppendStream:
                         self.close()
                         self._end(None)
                         break
+            self.has_failed |= bool(self._sent)
         except (DuramenError, PeerError) as error:
             self.has_failed = True
             why = str(error)
@@ -174,11 +191,14 @@ class AppendStream:
             pieces = []
             while self._queue:
                 waiting = self._queue.popleft()
-                if not waiting.future.done():
-                    waiting.is_sent = True
-                    self._sent.append(waiting)
-                    pieces.append(waiting.frame)
-                    waiting.frame = b""
+                if waiting.future.done():
+                    self._open_bytes -= waiting.size_bytes
+                    continue
+                waiting.is_sent = True
+                self._sent.append(waiting)
+                pieces.append(waiting.frame)
+                waiting.frame = b""
+            self._watch_idleness()
             if pieces:
                 yield b"".join(pieces)
             elif self.is_closing:
@@ -191,13 +211,19 @@ class AppendStream:
             return False
         if not self._sent:
             raise PeerError("an answer to nothing")
-        future = self._sent.popleft().future
-        if future.done():
-            return True
-        if isinstance(found, DuramenError):
-            future.set_exception(found)
+        waiting = self._sent.popleft()
+        self._open_bytes -= waiting.size_bytes
+        if isinstance(found, DuramenError) and found.kind.retry is Retry.AFTER:
+            # The proxy tried it again for as long as it may, with all that wait behind it.
+            self.has_failed = True
+            self.close()
+        if waiting.future.done():
+            pass
+        elif isinstance(found, DuramenError):
+            waiting.future.set_exception(found)
         else:
-            future.set_result(found)
+            waiting.future.set_result(found)
+        self._watch_idleness()
         return True
 
     def _end(self, why: str | None) -> None:

@@ -46,6 +46,7 @@ class AppendStreams:
         self._live: set[AppendStream] = set()
         self._rests: dict[LogName, float] = {}
         """Logs that have no session until then, in the loop's time."""
+        self._is_closed = False
         self._counts = {"opened": 0, "failed": 0, "appended": 0, "not_taken": 0}
 
     async def append(
@@ -70,7 +71,8 @@ class AppendStreams:
                 del self._under_way[log]
 
     async def close(self) -> None:
-        """End all sessions."""
+        """End all sessions; none is opened any more."""
+        self._is_closed = True
         await asyncio.gather(*(stream.wait_closed() for stream in self._live))
 
     def statistics(self) -> dict[str, int]:
@@ -91,7 +93,7 @@ class AppendStreams:
 
     def _may_open(self, log: LogName) -> bool:
         is_resting = self._rests.get(log, 0.0) > asyncio.get_running_loop().time()
-        return not is_resting and len(self._live) < STREAM_COUNT_MAX
+        return not is_resting and not self._is_closed and len(self._live) < STREAM_COUNT_MAX
 
     def _open(self, log: LogName) -> None:
         stream = AppendStream(self._proxy, log, self._timeout_s)
