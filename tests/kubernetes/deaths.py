@@ -70,7 +70,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="duramen-deaths-") as folder:
         path = Path(folder) / "sites"
         try:
-            failed += [run for run in runs if not play(run, path, options.k)]
+            for run in runs:
+                if not play(run, path, options.k):
+                    failed.append(run)
             # Where few die, writes come that none of the runs before had: of the other moment, too.
             for moment in list(moments) * RESTS_MAX if NEW in named else ():
                 rest = f"{REST}:{moment}"

@@ -447,7 +447,7 @@ def test_what_the_connection_does_not_take_goes_by_a_call_soon(
     proxy.play = hold
 
     async def scenario() -> None:
-        stream = await open_stream()
+        stream = await open_stream(timeout_s=300.0)
         fates = await asyncio.gather(*(fate_of(stream, b"a") for _ in range(5)))
         assert all(isinstance(fate, NotTakenError) for fate in fates)
         proxy.released.set()
@@ -531,6 +531,20 @@ def test_a_client_that_closes_opens_no_session(proxy: Proxy) -> None:
         calls.may_go.set()
         await asyncio.gather(*append_all(streams, calls, [b"a"] * 20))
         assert not proxy.session_count and len(calls.batches) == 20
+
+    run(scenario)
+
+
+def test_a_mistake_of_ours_leaves_nobody_waiting(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(append_stream, "parse_line", lambda _: 1 / 0)
+
+    async def scenario() -> None:
+        stream = await open_stream()
+        fate = await fate_of(stream, b"a")
+        assert isinstance(fate, DuramenError) and fate.uncertain
+        assert stream.has_failed
 
     run(scenario)
 

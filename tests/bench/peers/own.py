@@ -21,13 +21,19 @@ from tests.bench.peers.rows import OWN, Row
 from tests.bench.peers.scripts import PROMISE
 from tests.bench.report import find_ms
 from tests.bench.sdk_load import SdkSpec, run_sdk_load
-from tests.bench.workloads import Bench, Sizes, append_bulk, read_bulk, read_children_s
+from tests.bench.workloads import (
+    IN_FLIGHT,
+    RATE_PER_S,
+    Bench,
+    Sizes,
+    append_bulk,
+    read_bulk,
+    read_children_s,
+)
 
 BULK_BYTES_PER_S: Final = 50_000_000
 LARGE_BYTES: Final = 65_536
 LARGE_IN_FLIGHT: Final = 16
-RATE_PER_S: Final = 1_000.0
-SINGLES_IN_FLIGHT: Final = 64
 
 
 class Outcome(NamedTuple):
@@ -50,9 +56,12 @@ def measure_own(cluster: LocalCluster, seconds: int) -> Iterator[Row]:
     yield own.measure("W1-sdk", 1024, lambda: own.use_sdk("producer"))
     yield own.measure("W1-sdk", 100, lambda: own.use_sdk("bulk"))
     yield own.measure("W3-100-sdk", 1024, lambda: own.use_sdk("logs"))
-    yield own.measure("W1-rest", 1024, lambda: own.post("singles", in_flight=SINGLES_IN_FLIGHT))
-    large = lambda: own.post("large", LARGE_BYTES, in_flight=LARGE_IN_FLIGHT)  # noqa: E731
-    yield own.measure("W1-rest", LARGE_BYTES, large)
+    yield own.measure("W1-rest", 1024, lambda: own.post("singles", in_flight=IN_FLIGHT))
+    yield own.measure(
+        "W1-rest",
+        LARGE_BYTES,
+        lambda: own.post("large", LARGE_BYTES, in_flight=LARGE_IN_FLIGHT),
+    )
     yield own.measure("W1b-rest", 1024, lambda: own.post("lone", in_flight=1))
     yield own.measure("W1b-sdk", 1024, lambda: own.use_sdk("lone"))
     yield own.measure("W5-rest", 1024, lambda: own.post("rate", rate_per_s=RATE_PER_S))

@@ -198,8 +198,9 @@ class SyncClient:
         """Count repetitions and their budget, and the logs whose home is known.
 
         Returns:
-            `retries` (`tokens` left, `taken`, `delayed`) and `homes` (`logs`, `proxies`), all
-            counts.
+            `retries` (`tokens` left, `taken`, `delayed`), `homes` (`logs`, `proxies`) and
+            `append_streams` (`open`, `opened`, `failed`, `appended`, `not_taken`; nothing where
+            no appends share a request), all counts.
 
         Raises:
             Nothing.

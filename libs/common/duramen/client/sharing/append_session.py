@@ -21,10 +21,10 @@ from duramen.client.rest_client import Appended, RestClient, parse_appended, par
 from duramen.errors import DuramenError
 from duramen.limits import APPEND_TIMEOUT_US
 from duramen.runtime.http_client import KeptCancellation, NoAnswerError, PeerError, translate
-from duramen.units import MS
+from duramen.units import KIB, MS
 from duramen.wire.edge.batch_stream import MEDIA_TYPE
 
-_LINE_BYTES_MAX: Final = 64 << 10
+_LINE_BYTES_MAX: Final = 64 * KIB
 _OK: Final = 200
 _SERVER_ERROR: Final = 500
 

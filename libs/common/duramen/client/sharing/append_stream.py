@@ -21,12 +21,13 @@ from duramen.client.rest_client import Appended, RestClient
 from duramen.client.sharing.append_session import parse_line, run_session
 from duramen.errors import DuramenError, Retry
 from duramen.runtime.http_client import PeerError
+from duramen.units import MIB
 from duramen.wire.edge.batch_stream import StreamedBatch, pack_streamed
 
 _LOG = logging.getLogger(__name__)
 
 OPEN_COUNT_MAX: Final = 64
-OPEN_BYTES_MAX: Final = 1 << 20
+OPEN_BYTES_MAX: Final = 1 * MIB
 """As much as a proxy sends on together: no more than one group is ever before the next."""
 UNSENT_S: Final = 1.0
 """What the connection does not take by then goes by a call."""

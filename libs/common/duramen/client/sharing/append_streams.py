@@ -17,11 +17,12 @@ from typing import Final
 from duramen.client.rest_client import Appended, RestClient
 from duramen.client.sdk.homes import LogName
 from duramen.client.sharing.append_stream import AppendStream, NotTakenError
+from duramen.units import KIB
 from duramen.wire.edge.batch_stream import StreamedBatch
 
 SHARED_COUNT_MIN: Final = 4
 """Appends of a log on their way at which a session pays: a few go faster by themselves."""
-BATCH_BYTES_MAX: Final = 64 << 10
+BATCH_BYTES_MAX: Final = 64 * KIB
 """A larger batch costs more than its request, and would hold up those behind it."""
 STREAM_COUNT_MAX: Final = 64
 """Sessions of one client: a proxy has 1,024 for all of them."""
