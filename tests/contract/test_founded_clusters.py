@@ -5,21 +5,22 @@ Source: docs/protocol/metadata-access.md "A local cluster", "Founding, and a tre
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from duramen.cluster import local_identities
 from duramen.cluster.layout import CLUSTER_NAME, ClusterSize, plan_cluster
 from duramen.cluster.local_identities import LocalIdentities
-from duramen.runtime.cluster_node import find_cluster
+from duramen.runtime.cluster_node import find_cluster, repeat_until_answered
 from duramen.runtime.embedded_zookeeper import EmbeddedZooKeeper
 from duramen.runtime.identity.folder import read_folder
 from duramen.runtime.identity.names import IdentityError
 from duramen.runtime.stores.access import open_rights
-from duramen.runtime.stores.guarding import found_tree, is_guarded, walk_rights
-from duramen.runtime.stores.metadata_store import MetadataError
+from duramen.runtime.stores.guarding import found_tree, is_guarded, open_tree, walk_rights
+from duramen.runtime.stores.metadata_store import MetadataError, OutcomeUnknown, Unavailable
 from duramen.runtime.stores.zookeeper_store import ZooKeeperStore
 from duramen.wire.metadata_json import Paths
 from tests.component.issuing_world import read_time
@@ -28,6 +29,7 @@ from tests.zookeeper_fixture import run
 pytestmark = pytest.mark.zookeeper
 
 PATHS = Paths(CLUSTER_NAME)
+OTHER = "f" * 32
 
 
 class Cluster:
@@ -61,6 +63,24 @@ class Cluster:
         return ZooKeeperStore(
             self.server.address, identity_dir=self.identities.operator_folder, call_timeout_s=20
         )
+
+    async def found_other(self) -> ZooKeeperStore:
+        """A store that is open, and in ZooKeeper the cluster of another CA."""
+        store = self.open_store()
+        await repeat_until_answered(store, lambda: found_tree(store, PATHS, OTHER))
+        return store
+
+
+def losing(step: Callable[..., Awaitable[Any]], errors: list[Exception]) -> Callable[..., Any]:
+    """The step, of which the first answers are lost after it was done."""
+
+    async def take(*args: Any) -> Any:
+        result = await step(*args)
+        if errors:
+            raise errors.pop(0)
+        return result
+
+    return take
 
 
 @pytest.fixture
@@ -143,11 +163,32 @@ def test_a_tree_that_was_opened_for_migrate_is_walked_by_the_next_on(cluster: Cl
     run(scenario())
 
 
-def test_the_cluster_of_another_ca_is_left_alone(cluster: Cluster) -> None:
+def test_answers_that_are_lost_end_no_start(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a disk stands still for longer than a session: nothing is wrong."""
+
     async def scenario() -> None:
+        lost: list[Exception] = [OutcomeUnknown("lost"), Unavailable("lost"), OutcomeUnknown("")]
+        monkeypatch.setattr(local_identities, "found_tree", losing(found_tree, lost))
+        await cluster.guard()
+        assert not lost and cluster.is_marked()
         store = cluster.open_store()
         await store.start()
-        await found_tree(store, PATHS, "f" * 32)
+        assert await is_guarded(store, cluster.domain)
+        lost += [Unavailable("lost"), OutcomeUnknown("lost")]
+        monkeypatch.setattr(local_identities, "open_tree", losing(open_tree, lost))
+        await cluster.identities.open_tree(cluster.server.address)
+        assert not lost and not cluster.is_marked()
+        assert not await is_guarded(store, cluster.domain)
+        await store.close()
+
+    run(scenario())
+
+
+def test_the_cluster_of_another_ca_is_left_alone(cluster: Cluster) -> None:
+    async def scenario() -> None:
+        store = await cluster.found_other()
         with pytest.raises(IdentityError, match=r"has the uuid f+, .*: move it away, with "):
             await cluster.guard()
         assert not cluster.is_marked()
@@ -173,13 +214,11 @@ def test_what_is_opened_is_the_cluster_of_the_ca(cluster: Cluster) -> None:
 
 def test_migrate_says_that_the_ca_is_anothers_and_none_goes_on(cluster: Cluster) -> None:
     async def scenario() -> None:
-        store = cluster.open_store()
-        await store.start()
-        await found_tree(store, PATHS, "f" * 32)
+        store = await cluster.found_other()
         with pytest.raises(IdentityError, match=r"has the uuid f+, .*: move it away, with "):
             await cluster.identities.open_tree(cluster.server.address, is_last=False)
         await cluster.identities.open_tree(cluster.server.address)
-        assert await find_cluster(store, PATHS) == "f" * 32
+        assert await find_cluster(store, PATHS) == OTHER
         await store.close()
 
     run(scenario())

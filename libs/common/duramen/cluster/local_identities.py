@@ -32,7 +32,7 @@ from duramen.client.credentials.local_cluster import (
 )
 from duramen.cluster.cluster_file import AUTHORITY_FOLDER
 from duramen.cluster.layout import CLUSTER_NAME, HOST, ProcessPlan
-from duramen.runtime.cluster_node import find_cluster, wait_session
+from duramen.runtime.cluster_node import find_cluster, repeat_until_answered
 from duramen.runtime.folders import sync_folder
 from duramen.runtime.identity.authority import (
     KeptAuthority,
@@ -247,9 +247,10 @@ class LocalIdentities:
         sync_folder(self._mark.parent)
 
     async def open_tree(self, zookeeper: str, *, is_last: bool = True) -> int:
-        """Give all nodes in ZooKeeper to anybody, as before identities; how many were another's.
+        """Give all nodes in ZooKeeper to anybody, as before identities; how many were another's
+        when ZooKeeper last had to be waited for.
 
-        Waits for ZooKeeper. Where it holds no cluster yet, it gets the one that the CA is of: the
+        Waits for ZooKeeper, as often as it goes. Where it holds no cluster yet, it gets the one that the CA is of: the
         first service to come would make another.
 
         Args:
@@ -262,12 +263,15 @@ class LocalIdentities:
         """
         store = ZooKeeperStore(zookeeper, identity_dir=self.operator_folder, gives_rights=False)
         paths = Paths(CLUSTER_NAME)
-        try:
-            await wait_session(store)
+
+        async def found_and_open() -> int:
             there = await find_cluster(store, paths)
             if there is None or not is_last:
                 await found_tree(store, paths, self._domain)
-            opened_count = await open_tree(store)
+            return await open_tree(store)
+
+        try:
+            opened_count = await repeat_until_answered(store, found_and_open)
         except WrongClusterError as error:
             raise self._refuse_cluster(error) from None
         finally:
@@ -280,7 +284,7 @@ class LocalIdentities:
     async def guard_tree(self, zookeeper: str) -> None:
         """Found the cluster in ZooKeeper, and give all nodes their rights, unless that was done.
 
-        Waits for ZooKeeper.
+        Waits for ZooKeeper, as often as it goes.
 
         Raises:
             StartRefusedError: it will never let anybody in who has an identity.
@@ -289,8 +293,8 @@ class LocalIdentities:
         """
         store = ZooKeeperStore(zookeeper, identity_dir=self.operator_folder)
         paths = Paths(CLUSTER_NAME)
-        try:
-            await wait_session(store)
+
+        async def found_and_guard() -> None:
             there = await find_cluster(store, paths)
             if there in (None, self._domain) and self._mark is not None:
                 # Each time: it may be lost, and a start with `none` goes by it.
@@ -300,6 +304,9 @@ class LocalIdentities:
             await found_tree(store, paths, self._domain)
             async for _ in walk_rights(store, self._domain, is_mending=True):
                 pass
+
+        try:
+            await repeat_until_answered(store, found_and_guard)
         except WrongClusterError as error:
             raise self._refuse_cluster(error) from None
         finally:

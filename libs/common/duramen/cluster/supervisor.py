@@ -47,7 +47,7 @@ from duramen.cluster.local_identities import (
 )
 from duramen.cluster.process import Child, RestartPauses, prepare_command
 from duramen.limits import LOCAL_JOURNAL_FIRST_FILE_BYTES, ZOOKEEPER_SESSION_S
-from duramen.runtime.cluster_node import wait_session
+from duramen.runtime.cluster_node import repeat_until_answered
 from duramen.runtime.embedded_zookeeper import EmbeddedServerError, is_serving
 from duramen.runtime.identity.names import IdentityError
 from duramen.runtime.identity.zookeeper_files import make_probe_context
@@ -362,9 +362,12 @@ class Supervisor:
             identity_dir=self._identities.operator_folder,
             gives_rights=self._options.security == "on",
         )
-        try:
-            await wait_session(store)
+
+        async def keep() -> None:
             await keep_local_access(store, Paths(CLUSTER_NAME), self._folder, int(time.time()))
+
+        try:
+            await repeat_until_answered(store, keep)
         finally:
             await store.close()
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from typing import Final
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
 from uuid import uuid4
 
 from duramen.runtime.identity.names import IdentityError
@@ -42,6 +43,8 @@ FORMAT_METADATA_LOGS: Final = 3
 _LOG = logging.getLogger(__name__)
 _RETRY_S: Final = 0.3
 
+T = TypeVar("T")
+
 
 async def wait_session(store: MetadataStore) -> None:
     """Start the store; waits for ZooKeeper, and for its name in DNS, as long as it takes.
@@ -69,16 +72,15 @@ async def wait_cluster(store: MetadataStore, paths: Paths, domain: str | None = 
         StartRefusedError: the identity is of another cluster, or ZooKeeper allows it nothing.
         MetadataJsonError: the node is no cluster node, or of a newer format.
     """
-    while True:
-        await wait_session(store)
-        try:
-            await refuse_other_cluster(store, paths, domain)
-            return await ensure_cluster(store, paths, domain)
-        except Rejected as error:
-            raise _refuse(error, domain) from None
-        except (Unavailable, OutcomeUnknown) as error:
-            _LOG.warning("waiting for ZooKeeper: %s", error)
-            await asyncio.sleep(_RETRY_S)
+
+    async def ensure() -> str:
+        await refuse_other_cluster(store, paths, domain)
+        return await ensure_cluster(store, paths, domain)
+
+    try:
+        return await repeat_until_answered(store, ensure)
+    except Rejected as error:
+        raise _refuse(error, domain) from None
 
 
 async def wait_own_cluster(store: MetadataStore, paths: Paths, domain: str | None) -> None:
@@ -87,13 +89,34 @@ async def wait_own_cluster(store: MetadataStore, paths: Paths, domain: str | Non
     Raises:
         StartRefusedError, MetadataJsonError: it is another one, or is not to be read.
     """
+
+    async def look() -> None:
+        await refuse_other_cluster(store, paths, domain)
+
+    try:
+        await repeat_until_answered(store, look)
+    except Rejected as error:
+        raise _refuse(error, domain) from None
+
+
+async def repeat_until_answered(store: MetadataStore, step: Callable[[], Awaitable[T]]) -> T:
+    """Start the store and take a step, again and again until ZooKeeper answered all of it.
+
+    A server that writes slowly loses connections, and what was under way with them: what is done
+    once at a start would else end the start.
+
+    Args:
+        step: may be done in part, and begun again from there.
+
+    Raises:
+        StartRefusedError: ZooKeeper will never let this process in.
+        What the step raises, but for answers that did not come.
+    """
     while True:
         await wait_session(store)
         try:
-            return await refuse_other_cluster(store, paths, domain)
-        except Rejected as error:
-            raise _refuse(error, domain) from None
-        except Unavailable as error:
+            return await step()
+        except (Unavailable, OutcomeUnknown) as error:
             _LOG.warning("waiting for ZooKeeper: %s", error)
             await asyncio.sleep(_RETRY_S)
 
