@@ -48,12 +48,27 @@ METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "T
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-class LeanRoute(APIRoute):
-    """A route whose endpoint takes the Request and gives the Response: FastAPI does no more."""
+class _BareRoute(APIRoute):
+    """A route that FastAPI finds, and does nothing more for."""
 
-    def get_route_handler(self) -> Any:
-        """The endpoint itself, without dependencies, models or response checks."""
-        return self.endpoint
+    def handle(self, scope: Scope, receive: Receive, send: Send) -> Coroutine[Any, Any, None]:
+        """As the base classes; a read that waits costs none of their coroutines."""
+        if scope["method"] not in (self.methods or ()):
+            return super().handle(scope, receive, send)
+        return cast(Coroutine[Any, Any, None], self.app(scope, receive, send))
+
+
+class LeanRoute(_BareRoute):
+    """A route whose endpoint takes the Request and gives the Response."""
+
+    def __init__(self, path: str, endpoint: Endpoint, **described: Any) -> None:
+        super().__init__(path, endpoint, **described)
+
+        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+            response = await endpoint(Request(scope, receive, send))
+            await response(scope, receive, send)
+
+        self.app = answer
 
 
 class _PublicApp(FastAPI):
@@ -75,7 +90,7 @@ class _SolvedRoute(APIRoute):
         self.app = AsyncExitStackMiddleware(self.app)
 
 
-class DeclaredRoute(APIRoute):
+class DeclaredRoute(_BareRoute):
     """A route whose query parameters are declared for OpenAPI and read by hand: the endpoint gets
     the request and the parts of the path, and FastAPI keeps nothing of its own while it waits."""
 
@@ -87,12 +102,6 @@ class DeclaredRoute(APIRoute):
             await response(scope, receive, send)
 
         self.app = answer
-
-    def handle(self, scope: Scope, receive: Receive, send: Send) -> Coroutine[Any, Any, None]:
-        """As the base classes; a read that waits costs none of their coroutines."""
-        if scope["method"] not in (self.methods or ()):
-            return super().handle(scope, receive, send)
-        return cast(Coroutine[Any, Any, None], self.app(scope, receive, send))
 
 
 def make_public_app(title: str) -> FastAPI:
