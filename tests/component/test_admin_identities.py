@@ -26,7 +26,7 @@ from duramen.cluster import health
 from duramen.core.rights.judgement import BUILT_IN
 from duramen.core.rights.verbs import Verb
 from duramen.errors import DuramenError
-from duramen.runtime.edge import admin_listener
+from duramen.runtime.edge import port_listener
 from duramen.runtime.edge.admin_connections import AdminConnections
 from duramen.runtime.http_client import PeerError
 from duramen.runtime.identity.certificates import make_authority
@@ -446,7 +446,7 @@ def test_a_port_goes_on_after_a_time_without_descriptors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = IssuingWorld(tmp_path)
-    monkeypatch.setattr(admin_listener, "_REST_S", 0.05)
+    monkeypatch.setattr(port_listener, "_REST_S", 0.05)
     failures = [OSError(errno.EMFILE, "too many open files"), ConnectionAbortedError("gone")]
 
     async def scenario() -> None:

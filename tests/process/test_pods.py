@@ -67,8 +67,11 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
         other = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         taken = str(other.getsockname()[1])
         for role in ROLES:
-            for option in ("--data-port", "--admin-port"):
+            has_streams = role in ("bookie", "sequencer")
+            for option in ("--data-port", "--admin-port", "--stream-port")[: 2 + has_streams]:
                 command = service_command(role, tmp_path, zookeeper.address, pick_free_port())
+                if has_streams:
+                    command += ["--stream-port", "0"]
                 command[command.index(option) + 1] = taken
                 with started(*command) as child:
                     told = child.communicate(timeout=HANG_S)[0].splitlines()[-1]

@@ -30,6 +30,17 @@ def test_a_service_behind_a_proxy_gives_the_proxys_address() -> None:
     assert options.data_url() == options.data_url(9000) == "http://edge.example:443"
 
 
+def test_streams_are_reached_by_the_advertised_host_and_by_a_port_of_their_own() -> None:
+    streams = [*ARGUMENTS, "--stream-port", "7203"]
+    options = parse_options("sequencer", streams)
+    assert options.stream_url(7203, "ab") == "http://10.0.0.7:7203/standing/ab"
+    behind = [*streams, "--advertise", "edge.example:443"]
+    options = parse_options("sequencer", behind)
+    assert options.stream_url(9000, "ab") == "http://edge.example:9000/standing/ab"
+    options = parse_options("sequencer", [*behind, "--advertise-stream-port", "444"])
+    assert options.stream_url(7203, "ab") == "http://edge.example:444/standing/ab"
+
+
 @pytest.mark.parametrize("role", ["sequencer", "bookie", "writeproxy", "readproxy"])
 def test_a_service_that_is_told_nothing_asks_who_calls(
     role: str, capsys: pytest.CaptureFixture[str]

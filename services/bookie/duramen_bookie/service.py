@@ -33,12 +33,20 @@ from duramen.limits import READ_BYTES_MAX
 from duramen.runtime.audit.by_admin_ports import open_handed_trail
 from duramen.runtime.cluster_node import wait_own_cluster
 from duramen.runtime.edge.embedded_server import ServerLimits
-from duramen.runtime.http_server import PeerServer, make_guard
+from duramen.runtime.http_server import Answer, PeerServer, make_guard
+from duramen.runtime.identity.names import Identity
 from duramen.runtime.members.witnessing import Witnessing
 from duramen.runtime.registry import Registration
 from duramen.runtime.role import ServiceOptions, StartRefusedError
 from duramen.runtime.security.permitted_roles import BOOKIE_PATHS
 from duramen.runtime.security.process_security import ProcessSecurity, domain_of
+from duramen.runtime.standing.process_name import STREAM_URL, make_process_name
+from duramen.runtime.standing.stream_server import (
+    Send,
+    StreamServer,
+    describe_server,
+    make_stream_server,
+)
 from duramen.runtime.stores.metadata_store import MetadataError, MetadataStore, Rejected
 from duramen.runtime.turning.fitting import FitCheck
 from duramen.wire.bookie_calls import ReadRange
@@ -114,6 +122,8 @@ class BookieService:
         self._storage: Storage | None = None
         self._plane: DataPlane | None = None
         self._server: PeerServer | None = None
+        self._process = make_process_name()
+        self._stream_server: StreamServer | None = None
         self._registration: Registration | None = None
         self._space = SpaceReport("rw", 0)
         self.upkeep: Upkeep | None = None
@@ -187,6 +197,9 @@ class BookieService:
         await self.upkeep.start()
         self._server = self._make_server(self._plane)
         await self._server.start()
+        self._stream_server = self._make_stream_server(self._plane)
+        if self._stream_server is not None:
+            await self._stream_server.start()
         self._registration = Registration(
             self._store, f"{self._paths.available}/{options.node_id}", self._node_fields()
         )
@@ -219,6 +232,8 @@ class BookieService:
             self._plane.stop("the bookie is stopping")
         if self._repair is not None:
             await self._repair.stop()
+        if self._stream_server is not None:
+            await self._stream_server.stop()
         if self._server is not None:
             await self._server.stop()
         if self._plane is not None:
@@ -245,6 +260,7 @@ class BookieService:
             "core": self._core.statistics(),
             "data_plane": self._plane.statistics(),
             "server": self._server.statistics() if self._server is not None else None,
+            "stream_server": describe_server(self._stream_server),
             "storage": self._storage.statistics(),
             "upkeep": self.upkeep.statistics() if self.upkeep is not None else None,
             "repair": self._repair.statistics() if self._repair is not None else None,
@@ -392,6 +408,16 @@ class BookieService:
         show_server(server.statistics)
         return server
 
+    def _make_stream_server(self, plane: DataPlane) -> StreamServer | None:
+        def on_request(
+            path: str, body: bytes, peer: str, caller: Identity | None, _send: Send
+        ) -> Awaitable[Answer]:
+            return plane.handle(path, body, peer, caller)
+
+        return make_stream_server(
+            self._options, self._process, on_request, self._security, BOOKIE_PATHS
+        )
+
     def _make_plane(self, storage: Storage) -> DataPlane:
         return DataPlane(
             storage.core,
@@ -438,6 +464,7 @@ class BookieService:
             "data_url": self.data_url,
             "admin_url": self._options.admin_url(),
             **self._options.tls_urls(),
+            **self._stream_fields(),
             "state": self._space.state,
             "free_bytes": self._space.free_bytes,
             "draining": not node.duty.takes_new_ledgers,
@@ -447,6 +474,12 @@ class BookieService:
             "weight": node.weight,
             "doubtful": self.running_core().is_doubtful,
         }
+
+    def _stream_fields(self) -> dict[str, str]:
+        server = self._stream_server
+        if server is None:
+            return {}
+        return {STREAM_URL: self._options.stream_url(server.port, self._process)}
 
     def _on_space(self, report: SpaceReport) -> None:
         self._space = report

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -33,6 +33,7 @@ from duramen.runtime.reading.cold_reads import open_cold_reads
 from duramen.runtime.registry import Registration, Roster
 from duramen.runtime.role import ServiceOptions, StartRefusedError
 from duramen.runtime.roster_calls import RosterCalls
+from duramen.runtime.security.peers import notify_learners
 from duramen.runtime.security.permitted_roles import SEQUENCER_PATHS
 from duramen.runtime.security.process_security import (
     ProcessSecurity,
@@ -45,6 +46,14 @@ from duramen.runtime.sequencer.metadata_link import MetadataLink
 from duramen.runtime.sequencer.node_watch import NodeWatch
 from duramen.runtime.sequencer.process import make_context
 from duramen.runtime.sequencer.surveyor import Surveyor
+from duramen.runtime.standing.call_streams import CallStreams
+from duramen.runtime.standing.process_name import STREAM_URL
+from duramen.runtime.standing.stream_server import (
+    Send,
+    StreamServer,
+    describe_server,
+    make_stream_server,
+)
 from duramen.runtime.stores.metadata_store import MetadataStore, Rejected, SessionState
 from duramen.runtime.stores.service_store import make_service_store
 from duramen.runtime.turning.fitting import FitCheck
@@ -100,7 +109,8 @@ class SequencerService:
         self._security = security
         self._paths = Paths(options.cluster)
         self._handed_trail = open_handed_trail(options, store, self._paths, security)
-        self._client = PeerClient(security)
+        self._streams = CallStreams(security)
+        self._client = PeerClient(security, self._streams)
         self._context = make_context(options.node_id)
         self._surveyor, self._sequencers = self._make_rosters()
         lanes = BookieLanes(self._client, self._surveyor.urls.get, NodeWatch(self._context.nodes))
@@ -148,7 +158,7 @@ class SequencerService:
         tally = None if security is None else security.tally
         self._control = Control(store, self._paths, operations, check_config, tally=tally)
         self._frames = AppendFrames(self.host)
-        self._server = self._make_server()
+        self._server, self._stream_server = self._make_servers()
         self._registration = registration = self._make_registration()
         self._reaching = Reaching(
             self._client,
@@ -175,12 +185,17 @@ class SequencerService:
             self._security.rights.follow(self._store, self._paths)
         if self._handed_trail is not None:
             await self._handed_trail.start()
-        fitting = FitCheck(self._store, self._options)
+        options = self._options
+        fitting = FitCheck(self._store, options)
         await fitting.wait_fitting()
         self._store.on_session(self._on_session)
         await self._surveyor.start()
         await self._maintenance.start()
         await self._server.start()
+        if self._stream_server is not None:
+            await self._stream_server.start()
+            url = options.stream_url(self._stream_server.port, self._streams.process)
+            self._registration.change({STREAM_URL: url})
         await self._registration.start()
         await fitting.check_registered()
         await self._sequencers.start()
@@ -214,6 +229,8 @@ class SequencerService:
         await self.host.stop()
         await self._registration.stop()
         await self._maintenance.stop()
+        if self._stream_server is not None:
+            await self._stream_server.stop()
         await self._server.stop()
         await self._surveyor.stop()
         await self._sequencers.stop()
@@ -232,6 +249,8 @@ class SequencerService:
         """Every queue and counter."""
         return {
             "server": self._server.statistics(),
+            "streams": self._streams.statistics(),
+            "stream_server": describe_server(self._stream_server),
             "frames": self._frames.statistics(),
             "cold": None if self._cold is None else self._cold.statistics(),
             "metadata": self._store.statistics(),
@@ -264,7 +283,7 @@ class SequencerService:
         surveyor = Surveyor(
             self._store, self._paths, self._context, self._on_bookies_changed,
             steady_after_us=self._options.bookie_steady_after_us,
-            learn=learn_role(self._security, Role.BOOKIE),
+            learn=notify_learners(learn_role(self._security, Role.BOOKIE), self._streams.learn),
         )  # fmt: skip
         sequencers = Roster(
             self._store, self._paths.sequencers, self._on_sequencers_changed,
@@ -337,17 +356,21 @@ class SequencerService:
         granting = Granting(auditor.grant_book, judge, calls, lambda: auditor.is_leader)
         return RepairOperations(auditor, self._election, granting)
 
-    def _make_server(self) -> DataServer:
-        options = self._options
-        return DataServer(
+    def _make_servers(self) -> tuple[DataServer, StreamServer | None]:
+        options, security = self._options, self._security
+        streams = make_stream_server(
+            options, self._streams.process, self._on_request, security, SEQUENCER_PATHS
+        )
+        server = DataServer(
             options.host,
             options.data_port,
             self._on_call,
             self._frames.on_call,
             gate=options.make_gate(),
-            guard=make_guard(self._security, SEQUENCER_PATHS, options.tls_data_port),
+            guard=make_guard(security, SEQUENCER_PATHS, options.tls_data_port),
             limits=ServerLimits(connection_count=options.connection_count),
         )
+        return server, streams
 
     def _make_gossiping(self) -> Gossiping:
         sequencers = self._sequencers
@@ -381,6 +404,13 @@ class SequencerService:
         except DuramenError as error:
             problem = json.dumps(error.problem()).encode()
             return error.kind.status, "application/problem+json", problem
+
+    def _on_request(
+        self, path: str, body: bytes, _peer: str, caller: Identity | None, send: Send
+    ) -> Awaitable[Answer | None]:
+        """A request on a standing stream."""
+        answering = self._frames.on_call(path, body, send)
+        return self._on_call(path, body, caller) if answering is None else answering
 
     def _change_node(self, change: Mapping[str, Any]) -> None:
         self._registration.change(change)

@@ -29,8 +29,10 @@ from duramen.runtime.public.forwarding import make_forwarder
 from duramen.runtime.public.serving import complete_app, make_public_server
 from duramen.runtime.registry import Registration, Roster
 from duramen.runtime.role import ServiceOptions
+from duramen.runtime.security.peers import notify_learners
 from duramen.runtime.security.process_security import ProcessSecurity, domain_of, learn_role
 from duramen.runtime.security.public_certificate import open_public_certificate
+from duramen.runtime.standing.call_streams import CallStreams
 from duramen.runtime.stores.metadata_store import MetadataStore
 from duramen.runtime.turning.fitting import FitCheck
 from duramen.wire.metadata_json import Paths
@@ -86,10 +88,11 @@ class WriteProxy:
         self._store = store
         self._paths = Paths(options.cluster)
         self._security = security
-        self._peers = PeerClient(security)
+        self._streams = CallStreams(security)
+        self._peers = PeerClient(security, self._streams)
         self._roster = Roster(
             store, self._paths.sequencers, self._on_roster,
-            learn=learn_role(security, Role.SEQUENCER),
+            learn=notify_learners(learn_role(security, Role.SEQUENCER), self._streams.learn),
         )  # fmt: skip
         self._observing = self._make_observing() if options.takes_part_in_gossip else None
         self._router = Router(lambda: self._roster.nodes, self._list_away)
@@ -233,6 +236,7 @@ class WriteProxy:
             "sessions": self._stream_route.statistics(),
             "appends": self._appender.statistics(),
             "lanes": self._lanes.statistics(),
+            "streams": self._streams.statistics(),
             "routes": self._router.statistics(),
             "elsewhere": self._elsewhere.statistics(),
             "names": self._names.statistics(),

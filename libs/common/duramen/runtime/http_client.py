@@ -16,9 +16,10 @@ takes".
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from datetime import timedelta
 from email.utils import parsedate_to_datetime
 from types import CodeType, FrameType
@@ -32,11 +33,24 @@ from pyreqwest.response import BaseResponse
 from duramen.limits import FRAME_BYTES_MAX
 from duramen.runtime.identity.names import Identity
 from duramen.runtime.security.peers import NotKnownError, Way
+from duramen.runtime.standing.fates import (
+    AdvisedRefusalError,
+    NeverBegunError,
+    StreamLostError,
+)
+from duramen.runtime.standing.process_name import make_process_name
 from duramen.units import MIB, MS, SECOND
-from duramen.wire.frame import IDENTITY_HEADER, RETRY_AFTER_HEADER, TIME_HEADER
+from duramen.wire.frame import (
+    IDENTITY_HEADER,
+    PROCESS_HEADER,
+    RETRY_AFTER_HEADER,
+    TIME_HEADER,
+)
 
 if TYPE_CHECKING:
     from duramen.runtime.security.process_security import ProcessSecurity
+    from duramen.runtime.standing.call_stream import OpenCall
+    from duramen.runtime.standing.call_streams import CallStreams, StreamWay
 
 _CONNECT_TIMEOUT: Final = timedelta(seconds=1)
 _KEEP_ALIVE: Final = timedelta(seconds=2)
@@ -176,10 +190,18 @@ class PeerClient:
 
     Args:
         security: by which it names itself to peers that speak TLS; None: it calls none of them.
+        streams: takes small requests where there is a stream; None: all go as calls.
+
+    Attributes:
+        process: names this life of the process to peers, 32 hexadecimal digits.
     """
 
-    def __init__(self, security: ProcessSecurity | None = None) -> None:
+    def __init__(
+        self, security: ProcessSecurity | None = None, streams: CallStreams | None = None
+    ) -> None:
         self._security = security
+        self._streams = streams
+        self.process = make_process_name() if streams is None else streams.process
         self._now = _Connections(self._make_client())
         self._closing: set[asyncio.Task[None]] = set()
         if security is not None:
@@ -195,7 +217,11 @@ class PeerClient:
             NoAnswerError: no answer within `timeout_us`, the connection broke, or the answer is
                 no success: it may have been processed.
         """
-        response, answer = await self._send("POST", url, body, timeout_us)
+        deadline = _Deadline(timeout_us)
+        if self._streams is not None and (way := self._streams.find(url, len(body))) is not None:
+            with contextlib.suppress(NeverBegunError):
+                return await _ask_whole(way, url, body, deadline)
+        response, answer = await self._send("POST", url, body, deadline)
         if response.status != 200:
             raise _refusal(response, url)
         return answer
@@ -206,7 +232,18 @@ class PeerClient:
         Raises:
             As `call`, also between pieces.
         """
-        ways, deadline = self._list_ways(url), _Deadline(timeout_us)
+        deadline = _Deadline(timeout_us)
+        if self._streams is not None and (way := self._streams.find(url, len(body))) is not None:
+            pieces = _ask_pieces(way, url, body, deadline)
+            try:
+                async for of_stream in pieces:
+                    yield of_stream
+                return
+            except NeverBegunError:
+                pass
+            finally:
+                await pieces.aclose()
+        ways = self._list_ways(url)
         tried, missed = await self._leave_out_silent(ways, deadline)
         connections = self._take()
         try:
@@ -245,12 +282,14 @@ class PeerClient:
             As `call`, but for the status.
         """
         response, answer = await self._send(
-            method, url, body, timeout_us, media=(("content-type", "application/json"),)
+            method, url, body, _Deadline(timeout_us), media=(("content-type", "application/json"),)
         )
         return response.status, answer
 
     async def close(self) -> None:
         """Close every connection."""
+        if self._streams is not None:
+            await self._streams.close()
         await asyncio.gather(*self._closing, close_client(self._now.client))
 
     # --- Sending ---------------------------------------------------------------------------------
@@ -260,12 +299,12 @@ class PeerClient:
         method: str,
         url: str,
         body: bytes,
-        timeout_us: int,
+        deadline: _Deadline,
         *,
         media: tuple[tuple[str, str], ...] = (),
     ) -> tuple[BaseResponse, bytes]:
         """The answer; one that does not know who calls is asked once more."""
-        ways, deadline = self._list_ways(url), _Deadline(timeout_us)
+        ways = self._list_ways(url)
         tried, missed = await self._leave_out_silent(ways, deadline)
 
         def make(client: Client, at: str) -> RequestBuilder:
@@ -368,6 +407,7 @@ class PeerClient:
             .http2_keep_alive_interval(_KEEP_ALIVE)
             .http2_keep_alive_timeout(_KEEP_ALIVE)
             .connect_timeout(_CONNECT_TIMEOUT)
+            .default_headers({PROCESS_HEADER: self.process})
             .no_proxy()
             .follow_redirects(enable=False)
         )
@@ -406,7 +446,73 @@ class _Deadline:
 
     def left(self) -> timedelta:
         """1 µs at least."""
-        return _delta((self._end_ns - time.monotonic_ns()) // 1_000)
+        return _delta(self.left_us())
+
+    def left_us(self) -> int:
+        """Below 0: it is over."""
+        return (self._end_ns - time.monotonic_ns()) // 1_000
+
+
+async def _ask_whole(way: StreamWay, url: str, body: bytes, deadline: _Deadline) -> bytes:
+    """The answer by a standing stream; raises as `_take`."""
+    end_s = asyncio.get_running_loop().time() + deadline.left_us() / SECOND
+    call = way.stream.ask(way.code, body)
+    try:
+        is_last, piece = await _take(call, url, end_s)
+        if is_last:
+            return piece
+        pieces = [piece]
+        while not is_last:
+            is_last, piece = await _take(call, url, end_s)
+            pieces.append(piece)
+        return b"".join(pieces)
+    finally:
+        call.give_up()
+
+
+async def _ask_pieces(
+    way: StreamWay, url: str, body: bytes, deadline: _Deadline
+) -> AsyncGenerator[bytes, None]:
+    """The same, each piece as it comes."""
+    end_s = asyncio.get_running_loop().time() + deadline.left_us() / SECOND
+    call = way.stream.ask(way.code, body)
+    try:
+        is_last = False
+        while not is_last:
+            is_last, piece = await _take(call, url, end_s)
+            if piece:
+                yield piece
+    finally:
+        call.give_up()
+
+
+async def _take(call: OpenCall, url: str, end_s: float) -> tuple[bool, bytes]:
+    """A piece of an answer by a standing stream, and whether it is the last one.
+
+    Raises:
+        NeverBegunError: nothing was sent, or nothing of it was begun: it may go as a call.
+        RefusedError, DeniedError, OverloadedError, NoAnswerError: as `PeerClient.call`.
+    """
+    try:
+        status, piece = await call.take(end_s)
+    except AdvisedRefusalError as error:
+        after_us = min(max(error.advice_ms, 1) * MS, _RETRY_AFTER_MAX_US)
+        raise OverloadedError(f"{url}: {error}", after_us) from None
+    except TimeoutError:
+        if call.number == 0:
+            raise NeverBegunError("nothing of it has left") from None
+        raise NoAnswerError(f"{url}: no answer in time") from None
+    except StreamLostError as error:
+        raise NoAnswerError(f"{url}: {error}") from None
+    if status == 400:
+        raise RefusedError(f"{url}: HTTP 400")
+    if status == 404:
+        raise NeverBegunError("the peer knows no such request on a stream")
+    if status in (401, 403):
+        raise DeniedError(f"{url}: HTTP {status}")
+    if status not in (None, 200):
+        raise NoAnswerError(f"{url}: HTTP {status}")
+    return status is not None, piece
 
 
 def _add_header(builder: RequestBuilder, header: str | None) -> RequestBuilder:

@@ -34,11 +34,11 @@ from duramen.limits import (
     BODY_SMALL_BYTES,
     PUBLIC_CONNECTION_COUNT_MAX,
 )
-from duramen.runtime.edge.admin_connections import AdminConnections, ConnectionPlace
-from duramen.runtime.edge.admin_listener import AdminListener
+from duramen.runtime.edge.admin_connections import AdminConnections
 from duramen.runtime.edge.embedded_server import EmbeddedServer, ServerLimits, fit_connections
 from duramen.runtime.edge.framing import CLOSING, ClearFraming, is_last
 from duramen.runtime.edge.gated import GatedApp, encode_refusal, read_head
+from duramen.runtime.edge.port_listener import ConnectionPlace, PortListener
 from duramen.runtime.edge.port_sockets import count_connections
 from duramen.runtime.identity.names import Identity
 from duramen.runtime.public.calls import find_bodies
@@ -47,11 +47,13 @@ from duramen.runtime.security.door import Door, NotAdmittedError
 from duramen.runtime.security.permitted_roles import Roles
 from duramen.runtime.security.process_security import ProcessSecurity
 from duramen.runtime.security.public_certificate import PublicCertificate
+from duramen.runtime.standing.process_name import is_process_name
 from duramen.units import SECOND
 from duramen.wire.edge.gate import Bodies, Gate
 from duramen.wire.frame import (
     FRAME_BYTES_HARD_MAX,
     IDENTITY_HEADER,
+    PROCESS_HEADER,
     RETRY_AFTER_HEADER,
     FrameError,
 )
@@ -77,7 +79,7 @@ DataHandler = Callable[[str, bytes, Identity | None], Awaitable[Answer]]
 """Takes the path and the body of a POST, and who calls; None: nobody is asked who it is."""
 
 PeerHandler = Callable[[str, bytes, str, Identity | None], Awaitable[Answer]]
-"""Takes the path and the body of a POST, and the address and port of who sent it."""
+"""Takes the path and the body of a POST, and a name of the process that sent it."""
 
 
 class StreamHandler(Protocol):
@@ -374,7 +376,7 @@ class PeerServer(_BodyServer):
     def _answer(
         self, scope: Any, body: bytes, protocol: Any, caller: Identity | None
     ) -> Awaitable[Answer | None]:
-        return self._handler(scope.path, body, scope.client, caller)
+        return self._handler(scope.path, body, _name_peer(scope, caller), caller)
 
 
 class _Closing:
@@ -397,6 +399,14 @@ class _Closing:
 
     def response_stream(self, status: int, headers: list[tuple[str, str]]) -> Any:
         return self._protocol.response_stream(status, [*headers, CLOSING])
+
+
+def _name_peer(scope: Any, caller: Identity | None) -> str:
+    """Which process calls, by all its connections and streams; else, which connection."""
+    if caller is not None:
+        return str(caller)
+    name = scope.headers.get(PROCESS_HEADER)
+    return name if name is not None and is_process_name(name) else str(scope.client)
 
 
 def _send(protocol: Any, answer: Answer) -> None:
@@ -498,9 +508,10 @@ class AdminServer:
         if security is not None and has_tls:
             self._renew(security)
             security.on_change(lambda: self._renew(security))
-        self._listener = AdminListener(
-            listening, self._connections, self._make_connection, lambda: self._context
-        )
+        self._listener = PortListener(
+            listening, self._connections, self._make_connection, lambda: self._context,
+            handshake_timeout_us=self._connections.request_timeout_us, name="admin port",
+        )  # fmt: skip
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:

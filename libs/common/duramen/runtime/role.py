@@ -44,7 +44,9 @@ class ServiceOptions:
     it may listen where others reach it. `tls_dir` holds the identity, and `public_tls_dir` the
     certificate of a proxy's public port: docs/protocol/identity.md.
     `tls_data_port` and `tls_admin_port` are where it listens with TLS beside its plain ports, while
-    the cluster turns security on: docs/protocol/turning-on.md.
+    the cluster turns security on: docs/protocol/turning-on.md. `stream_port` is a bookie's and a
+    sequencer's, and others reach it as `advertised_stream_port`, where that is another one:
+    docs/protocol/standing-streams.md.
     `issuers` is a proxy's: who may say who its clients are, docs/protocol/credentials.md.
     `weight`
     is a sequencer's: its share of the logs, relative to the others'. `audit_interval_us` and
@@ -80,6 +82,8 @@ class ServiceOptions:
     public_tls_dir: Path | None = None
     tls_data_port: int | None = None
     tls_admin_port: int | None = None
+    stream_port: int | None = None
+    advertised_stream_port: int | None = None
     issuers: Path | None = None
     journal_dir: Path | None = None
     ledger_dirs: tuple[Path, ...] = ()
@@ -133,6 +137,22 @@ class ServiceOptions:
         ports = {"tls_data_url": self.tls_data_port, "tls_admin_url": self.tls_admin_port}
         host = self._find_host()
         return {name: f"https://{host}:{port}" for name, port in ports.items() if port is not None}
+
+    def stream_url(self, port: int, process: str) -> str:
+        """Where others reach the standing streams that this life of the process serves.
+
+        Args:
+            port: that is listened on; `advertised_stream_port` takes its place.
+            process: of this life alone, so that no stream begins with another one on its port.
+        """
+        scheme = "http" if self.tls_dir is None else "https"
+        reached = self.advertised_stream_port or port
+        return f"{scheme}://{self._find_host()}:{reached}/standing/{process}"
+
+    @property
+    def serves_streams(self) -> bool:
+        """Whether standing streams are to be had: not while security is turned on or off."""
+        return self.stream_port is not None and not self.is_turning
 
     def _find_host(self) -> str:
         return self.advertise.rpartition(":")[0] if self.advertise else self.host

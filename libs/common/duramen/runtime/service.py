@@ -22,7 +22,7 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +115,8 @@ def parse_options(
     )
     parser.add_argument("--data-dir", type=Path, required=role == "bookie")
     _add_connection_options(parser, is_public=role in ("writeproxy", "readproxy"))
+    if role in ("bookie", "sequencer"):
+        _add_stream_option(parser)
     if role == "bookie":
         _add_disk_options(parser)
     if role == "sequencer":
@@ -284,6 +286,24 @@ def _add_proxy_options(parser: argparse.ArgumentParser) -> None:
         help="how much of this process each client may have, such as calls_per_s=500 or "
         "bytes_per_s=64MiB; `none` is no limit; may be repeated. The names and defaults stand in "
         "docs/protocol/limits.md",
+    )
+
+
+def _add_stream_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--stream-port",
+        type=int,
+        help="where it serves standing streams, by which small appends take less (0: any port that "
+        "is free; default: nowhere, and each append is a call); with --security migrate nobody "
+        "does",
+    )
+    parser.add_argument(
+        "--advertise-stream-port",
+        metavar="PORT",
+        type=int,
+        dest="advertised_stream_port",
+        help="under which port others reach it, where that is another one, as behind a forwarder; "
+        "the host is that of --advertise",
     )
 
 
@@ -468,12 +488,23 @@ def run_service(options: ServiceOptions, make: MakeService) -> int:
     except OSError as error:
         if error.errno not in _ADDRESS_ERRORS:
             raise
+        ports = {
+            "--data-port": options.data_port,
+            "--admin-port": options.admin_port,
+            "--stream-port": options.stream_port,
+        }
+        taken = {option: port for option, port in ports.items() if port is not None}
         sys.stderr.write(
             f"{options.node_id} cannot start: {os.strerror(error.errno)}: {options.host}, port "
-            f"{options.data_port} or {options.admin_port}. End what listens there, or give others "
-            "as --host, --data-port and --admin-port\n"
+            f"{_join_or(map(str, taken.values()))}. End what listens there, or give others as "
+            f"--host, {_join_or(taken)}\n"
         )
         return 1
+
+
+def _join_or(words: Iterable[str]) -> str:
+    *first, last = words
+    return f"{', '.join(first)} or {last}"
 
 
 def _open_more_files() -> None:

@@ -40,6 +40,9 @@ RETRY_AFTER_HEADER: Final = "duramen-retry-after-ms"
 IDENTITY_HEADER: Final = "duramen-identity"
 """Who calls, and whom: docs/protocol/identity.md "The caller's header"."""
 
+PROCESS_HEADER: Final = "duramen-process"
+"""Which life of a process calls, so that a bookie can share its room out by processes."""
+
 TIME_HEADER: Final = "duramen-time"
 """Seconds since 1970 of who refuses a caller's header for its time."""
 

@@ -5,48 +5,24 @@ begun. Here the head of a request, and then its body, arrive within a time; and 
 bounded number of connections, so that one client does not keep probes and people out. What a client
 has shown of itself goes with each of its requests.
 
-Used by `runtime.http_server` and `admin_listener`. Source: docs/critiques.md "Scale", RFC 9112
+Used by `runtime.http_server`. Source: docs/critiques.md "Scale", RFC 9112
 section 9.5.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from duramen.limits import ADMIN_CONNECTION_COUNT_PER_PEER, ADMIN_REQUEST_TIMEOUT_US
+from duramen.runtime.edge.port_listener import ConnectionPlace, ConnectionPlaces
 from duramen.runtime.security.shown_certificate import SHOWN, ShownCertificate
 from duramen.units import SECOND
 
 
-class ConnectionPlace:
-    """One connection's place among those of its address, from when it was accepted.
-
-    Attributes:
-        peer: the address.
-    """
-
-    __slots__ = ("_count_of", "_is_taken", "peer")
-
-    def __init__(self, peer: str, count_of: Counter[str]) -> None:
-        self.peer = peer
-        self._count_of = count_of
-        self._is_taken = True
-        count_of[peer] += 1
-
-    def give_back(self) -> None:
-        """The connection is over; it may be said twice."""
-        if self._is_taken:
-            self._is_taken = False
-            self._count_of[self.peer] -= 1
-            if not self._count_of[self.peer]:
-                del self._count_of[self.peer]
-
-
-class AdminConnections:
+class AdminConnections(ConnectionPlaces):
     """The connections of one admin port.
 
     Args:
@@ -59,15 +35,8 @@ class AdminConnections:
         per_peer_count: int = ADMIN_CONNECTION_COUNT_PER_PEER,
         request_timeout_us: int = ADMIN_REQUEST_TIMEOUT_US,
     ) -> None:
-        self.per_peer_count = per_peer_count
+        super().__init__(per_peer_count)
         self.request_timeout_us = request_timeout_us
-        self.count_of: Counter[str] = Counter()
-
-    def take_place(self, peer: str) -> ConnectionPlace | None:
-        """A place for one more connection of an address; None: it has as many as it may."""
-        if self.count_of[peer] >= self.per_peer_count:
-            return None
-        return ConnectionPlace(peer, self.count_of)
 
     def make(self, place: ConnectionPlace, **more: Any) -> asyncio.Protocol:
         """The protocol of one more connection, made as uvicorn makes its own."""

@@ -24,6 +24,17 @@ Learn = Callable[[Mapping[str, Mapping[str, Any]]], None]
 """Takes the nodes of one role as they are registered now, name → fields, the oldest first."""
 
 
+def notify_learners(*learners: Learn | None) -> Learn:
+    """One that tells several, of which some may be none."""
+
+    def tell(nodes: Mapping[str, Mapping[str, Any]]) -> None:
+        for learn in learners:
+            if learn is not None:
+                learn(nodes)
+
+    return tell
+
+
 class NotKnownError(Exception):
     """Nobody is registered at a URL, so nobody can be named as the receiver of a call."""
 

@@ -38,7 +38,11 @@ from duramen.runtime.security.held_identity import (
 from duramen.runtime.security.peers import Learn, NotKnownError, PeerNames, Way
 from duramen.runtime.security.permitted_roles import Roles
 from duramen.runtime.security.private_copies import PrivateCopies, ServerFiles
-from duramen.runtime.security.tls_contexts import make_admin_context
+from duramen.runtime.security.tls_contexts import (
+    make_admin_context,
+    make_caller_context,
+    make_stream_context,
+)
 from duramen.runtime.turning.addresses import SECURE_SCHEME
 from duramen.runtime.turning.open_ports import OpenPorts
 from duramen.runtime.turning.tally import RefusalTally, WouldBeRefused
@@ -136,6 +140,14 @@ class ProcessSecurity:
         """
         return make_admin_context(self._watched.held)
 
+    def make_stream_context(self) -> ssl.SSLContext:
+        """TLS of the port of standing streams, for connections that are made from now on.
+
+        Raises:
+            OSError: the key's private copy cannot be written.
+        """
+        return make_stream_context(self._watched.held)
+
     def open_door(self, permitted: Mapping[str, Roles]) -> Door:
         """The door of a data port."""
         return Door(self._callers, permitted, self.tally)
@@ -161,6 +173,14 @@ class ProcessSecurity:
         own = encode_key(held.key) + held.leaf.public_bytes(Encoding.PEM)
         with trusting_alone(encode_bundle(held.bundle)[BUNDLE_FILE]):
             return builder.identity_pem(own).build()
+
+    def make_caller_context(self) -> ssl.SSLContext:
+        """TLS of who opens a standing stream now.
+
+        Raises:
+            OSError: the key's private copy cannot be written.
+        """
+        return make_caller_context(self._watched.held)
 
     def find_receiver(self, url: str) -> Identity:
         """Whom a call of a data port reaches.

@@ -1,12 +1,13 @@
-"""The socket of an admin port: connections are counted as they come, before a byte of TLS is read.
+"""The socket of a port: connections are counted as they come, before a byte of TLS is read.
 
-uvicorn would accept by itself, and hear of a connection when its handshake is over: whoever never
-finishes one would have as many as it likes, each for a minute. Here an address has its places from
-the first packet on, a handshake has its time, and each connection gets the TLS context of now, so
-that a renewed certificate is shown by the next one. Without an identity there is no TLS, and the
+A server of uvicorn's or asyncio's would hear of a connection when its handshake is over: whoever
+never finishes one would have as many as it likes, each for a minute. Here an address has its places
+from the first packet on, a handshake has its time, and each connection gets the TLS context of now,
+so that a renewed certificate is shown by the next one. Without an identity there is no TLS, and the
 same path.
 
-Used by `runtime.http_server`. Source: docs/protocol/identity.md "TLS", docs/critiques.md "Scale".
+Used by admin ports (`runtime.http_server`) and stream ports (`runtime.standing`).
+Source: docs/protocol/identity.md "TLS", docs/critiques.md "Scale".
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ import datetime as dt
 import logging
 import socket
 import ssl
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from duramen.runtime.edge.admin_connections import AdminConnections, ConnectionPlace
 from duramen.runtime.security.refusals import Refusals
 from duramen.units import SECOND
 
@@ -28,28 +29,82 @@ _LOG: Final = logging.getLogger(__name__)
 _REST_S: Final = 1.0
 """Where the system has no descriptor for another connection, as asyncio's own servers rest."""
 
+
+class ConnectionPlace:
+    """One connection's place among those of its address, from when it was accepted.
+
+    Attributes:
+        peer: the address.
+    """
+
+    __slots__ = ("_count_of", "_is_taken", "peer")
+
+    def __init__(self, peer: str, count_of: Counter[str]) -> None:
+        self.peer = peer
+        self._count_of = count_of
+        self._is_taken = True
+        count_of[peer] += 1
+
+    def give_back(self) -> None:
+        """The connection is over; it may be said twice."""
+        if self._is_taken:
+            self._is_taken = False
+            self._count_of[self.peer] -= 1
+            if not self._count_of[self.peer]:
+                del self._count_of[self.peer]
+
+
+class ConnectionPlaces:
+    """The places of one port.
+
+    Args:
+        per_peer_count: of one address; one more is closed at once.
+        count: of all; None: of as many addresses as there are.
+    """
+
+    def __init__(self, per_peer_count: int, count: int | None = None) -> None:
+        self.per_peer_count = per_peer_count
+        self.count_of: Counter[str] = Counter()
+        self._count = count
+
+    def take_place(self, peer: str) -> ConnectionPlace | None:
+        """A place for one more connection of an address; None: it has as many as it may."""
+        if self.count_of[peer] >= self.per_peer_count:
+            return None
+        if self._count is not None and self.count_of.total() >= self._count:
+            return None
+        return ConnectionPlace(peer, self.count_of)
+
+
 MakeProtocol = Callable[[ConnectionPlace], asyncio.Protocol]
 
 
-class AdminListener:
-    """Accepts the connections of one admin port.
+class PortListener:
+    """Accepts the connections of one port.
 
     Args:
         listening: taken over; does not block.
-        connections: how many each address may have, and how long each may be silent.
+        places: how many each address may have.
         make: the protocol of a connection that has its place.
         find_context: the TLS of the next connection; None: it speaks none.
+        handshake_timeout_us: for TLS to begin, and to end.
+        name: of the port, for the log.
     """
 
     def __init__(
         self,
         listening: socket.socket,
-        connections: AdminConnections,
+        places: ConnectionPlaces,
         make: MakeProtocol,
         find_context: Callable[[], ssl.SSLContext | None],
+        *,
+        handshake_timeout_us: int,
+        name: str,
     ) -> None:
         self._socket = listening
-        self._connections = connections
+        self._places = places
+        self._timeout_s = handshake_timeout_us / SECOND
+        self._name = name
         self._make = make
         self._find_context = find_context
         self._refusals = Refusals()
@@ -79,10 +134,10 @@ class AdminListener:
             except ConnectionError:
                 continue  # who came has gone already
             except OSError as error:
-                _LOG.error("the admin port accepts nobody for %g s: %s", _REST_S, error)
+                _LOG.error("the %s accepts nobody for %g s: %s", self._name, _REST_S, error)
                 await asyncio.sleep(_REST_S)
                 continue
-            place = self._connections.take_place(str(address[0]))
+            place = self._places.take_place(str(address[0]))
             if place is None:
                 accepted.close()
                 continue
@@ -96,7 +151,7 @@ class AdminListener:
         accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         loop = asyncio.get_running_loop()
         context = self._find_context()
-        timeout_s = self._connections.request_timeout_us / SECOND
+        timeout_s = self._timeout_s
         await loop.connect_accepted_socket(
             lambda: self._make(place),
             accepted,
@@ -116,7 +171,7 @@ class AdminListener:
         place.give_back()
         accepted.close()  # where the loop's own part was not even begun
         if isinstance(error, OSError):
-            why = f"admin port: {place.peer} is not let in by TLS: {error}"
+            why = f"{self._name}: {place.peer} is not let in by TLS: {error}"
             self._refusals.tell("handshake", why, dt.datetime.now(dt.UTC))
         elif error is not None:
-            _LOG.error("a connection to the admin port failed", exc_info=error)
+            _LOG.error("a connection to the %s failed", self._name, exc_info=error)
