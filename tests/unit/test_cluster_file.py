@@ -60,6 +60,7 @@ GOLDEN = """\
       "rack": "r1",
       "data_url": "http://127.0.0.1:7101",
       "admin_url": "http://127.0.0.1:7102",
+      "stream_port": 7200,
       "data_dir": "FOLDER/bookie-0",
       "log_file": "FOLDER/logs/bookie-0.log"
     },
@@ -71,6 +72,7 @@ GOLDEN = """\
       "rack": "r1",
       "data_url": "http://127.0.0.1:7201",
       "admin_url": "http://127.0.0.1:7202",
+      "stream_port": 7300,
       "log_file": "FOLDER/logs/sequencer-0.log"
     },
     {
@@ -151,7 +153,7 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     state = state_in(tmp_path)
     cluster_file.write_state(tmp_path, state)
     assert cluster_file.read_state(tmp_path) == state
-    assert state.ports()["bookie-0"] == ListenPorts(7101, 7102)
+    assert state.ports()["bookie-0"] == ListenPorts(7101, 7102, stream=7200)
     assert state.ports()["zookeeper-0"] == ListenPorts(7181, None)
 
 
@@ -180,8 +182,8 @@ def test_while_security_is_turned_on_both_kinds_of_ports_are_told(tmp_path: Path
 def test_a_port_with_tls_takes_nobodys_number() -> None:
     stray = {"zookeeper-0": ListenPorts(7181, None, 7102), "bookie-0": ListenPorts(1, 2, 7101, 8)}
     ports = {one.node_id: one.ports for one in plan_turning(remembered=stray)}
-    assert ports["bookie-0"] == (7101, 7102, 9001, 8)
-    assert ports["zookeeper-0"] == (7181, None, 9000, None)
+    assert ports["bookie-0"] == (7101, 7102, 9001, 8, 7200)
+    assert ports["zookeeper-0"] == (7181, None, 9000, None, None)
 
 
 def test_a_service_understands_what_it_is_told_while_security_is_turned_on() -> None:
@@ -193,6 +195,25 @@ def test_a_service_understands_what_it_is_told_while_security_is_turned_on() -> 
         said = {"tls_data_url": one.tls_data_url, "tls_admin_url": one.tls_admin_url}
         assert options.tls_urls() == {name: url for name, url in said.items() if url is not None}
         assert options.data_dir is not None, "who asks who calls keeps audit records"
+        assert options.stream_port == one.ports.stream
+        assert not options.serves_streams
+
+
+@pytest.mark.parametrize("stream_port", [None, 0, -1, 70_000, "7200", 7200.0, {}])
+def test_a_folder_that_remembers_no_port_for_streams_starts(
+    tmp_path: Path, stream_port: object
+) -> None:
+    cluster_file.write_state(tmp_path, state_in(tmp_path))
+    document = json.loads((tmp_path / "cluster.json").read_text())
+    for one in document["processes"]:
+        if one.pop("stream_port", None) is not None and stream_port is not None:
+            one["stream_port"] = stream_port
+    (tmp_path / "cluster.json").write_text(json.dumps(document))
+    state = cluster_file.read_state(tmp_path)
+    assert state is not None
+    assert state.ports()["bookie-0"] == ListenPorts(7101, 7102)
+    plans = plan_again(state.ports(), is_free=lambda _: True)
+    assert plans["bookie-0"] == ListenPorts(7101, 7102, stream=7200)
 
 
 def test_a_file_of_an_older_version_names_no_cold_store(tmp_path: Path) -> None:
@@ -344,6 +365,65 @@ def test_a_base_that_was_asked_for_is_had_whole_or_refused(taken: int) -> None:
         lay_out(is_free=lambda port: port != taken)
 
 
+def plan_again(
+    remembered: dict[str, ListenPorts],
+    *,
+    is_free: Callable[[int], bool],
+    base_port: int | None = None,
+    bookies: int = 3,
+) -> dict[str, ListenPorts]:
+    picked = iter(range(9000, 9100))
+    plans = plan_cluster(
+        FOLDER,
+        ClusterSize(bookies=bookies, sequencers=2),
+        base_port=base_port,
+        has_zookeeper=True,
+        remembered=remembered,
+        is_free=is_free,
+        pick=lambda: next(picked),
+    )
+    return {one.node_id: one.ports for one in plans}
+
+
+def test_streams_have_what_is_left_of_a_hundred_and_are_kept_from_run_to_run() -> None:
+    first = plan_again({}, is_free=lambda _: True)
+    streams = {name: ports.stream for name, ports in first.items() if ports.stream is not None}
+    assert streams == {
+        "bookie-0": 7200, "bookie-1": 7199, "bookie-2": 7198,
+        "sequencer-0": 7300, "sequencer-1": 7299,
+    }  # fmt: skip
+    taken = plan_again(first, is_free=lambda port: port != 7199)
+    assert taken == first | {"bookie-1": ListenPorts(7103, 7104, stream=9000)}
+    assert plan_again(taken, is_free=lambda _: True) == taken
+
+
+def test_a_port_of_streams_that_is_taken_is_replaced_with_a_base_too() -> None:
+    """Nobody writes it down elsewhere, so nothing that started before it is refused for it."""
+    last = {"bookie-0": ListenPorts(8000, 8001, stream=8002)}
+    asked = plan_again(last, is_free=lambda _: True, base_port=7100)
+    assert asked["bookie-0"] == ListenPorts(7101, 7102, stream=7200)
+    asked = plan_again(last, is_free=lambda port: port != 7200, base_port=7100)
+    assert asked["bookie-0"] == ListenPorts(7101, 7102, stream=9000)
+
+
+def test_streams_move_no_port_of_a_cluster_that_fills_its_hundreds() -> None:
+    few = plan_again({}, is_free=lambda _: True)
+    many = plan_again(few, is_free=lambda _: True, bookies=39)
+    for index in range(39):
+        assert many[f"bookie-{index}"][:2] == (7101 + 2 * index, 7102 + 2 * index)
+    assert many["bookie-19"].stream == 9000, "7181 is ZooKeeper's"
+    ports = [port for one in many.values() for port in one if port is not None]
+    assert len(set(ports)) == len(ports)
+
+
+def test_a_service_is_told_its_port_of_streams() -> None:
+    for one in plan(bookies=2)[1:]:
+        options = parse_options(one.role, service_command(one, "127.0.0.1:2181")[3:])
+        is_told = one.role in ("bookie", "sequencer")
+        assert is_told == (one.ports.stream is not None) == options.serves_streams
+        assert options.stream_port == one.ports.stream
+
+
 def test_base_zero_takes_free_ports_only_and_none_twice() -> None:
     picked = iter([9000, 9000, 9001, *range(9001, 9100)])
     plans = plan_cluster(
@@ -356,7 +436,7 @@ def test_base_zero_takes_free_ports_only_and_none_twice() -> None:
         pick=lambda: next(picked),
     )
     ports = [port for p in plans for port in p.ports if port is not None]
-    assert len(set(ports)) == len(ports) == 13
+    assert len(set(ports)) == len(ports) == 17
     assert min(ports) == 9000
 
 

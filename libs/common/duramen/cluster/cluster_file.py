@@ -24,6 +24,7 @@ FILE_NAME: Final = "cluster.json"
 VERSION: Final = 1
 AUTHORITY_FOLDER: Final = "ca"
 _BOOKIE_FOLDER: Final = "bookie-0"
+_PORT_MAX: Final = 65_535
 
 
 class ClusterFileError(Exception):
@@ -47,6 +48,9 @@ class ClusterProcess:
     tls_data_url: str | None = None
     tls_admin_url: str | None = None
     """Beside the plain ones, while security is turned on."""
+    stream_port: int | None = None
+    """A bookie's and a sequencer's, for standing streams; None in a file of an older version. Their
+    whole URL, which differs from start to start, is what the process registers."""
 
     def to_json(self) -> dict[str, Any]:
         """The JSON object of one process."""
@@ -61,6 +65,8 @@ class ClusterProcess:
         }
         more = {"tls_data_url": self.tls_data_url, "tls_admin_url": self.tls_admin_url}
         entry |= {name: url for name, url in more.items() if url is not None}
+        if self.stream_port is not None:
+            entry["stream_port"] = self.stream_port
         if self.data_dir is not None:
             entry["data_dir"] = self.data_dir
         return entry | {"log_file": self.log_file}
@@ -102,7 +108,7 @@ class ClusterState:
             if data is not None:
                 found[member.node_id] = ListenPorts(
                     data, _port_of(member.admin_url), _port_of(member.tls_data_url),
-                    _port_of(member.tls_admin_url),
+                    _port_of(member.tls_admin_url), member.stream_port,
                 )  # fmt: skip
         return found
 
@@ -125,6 +131,7 @@ def member_of(plan: ProcessPlan, pid: int | None) -> ClusterProcess:
         log_file=str(plan.log_file),
         tls_data_url=plan.tls_data_url,
         tls_admin_url=plan.tls_admin_url,
+        stream_port=plan.ports.stream,
     )
 
 
@@ -234,7 +241,13 @@ def _parse_member(entry: dict[str, Any]) -> ClusterProcess:
         log_file=entry["log_file"],
         tls_data_url=entry.get("tls_data_url"),
         tls_admin_url=entry.get("tls_admin_url"),
+        stream_port=_parse_port(entry.get("stream_port")),
     )
+
+
+def _parse_port(found: object) -> int | None:
+    """None for what is no port: another one is chosen then."""
+    return found if isinstance(found, int) and 0 < found <= _PORT_MAX else None
 
 
 def _port_of(url: str | None) -> int | None:

@@ -1,11 +1,11 @@
 """Which processes a local cluster has, and where each listens and keeps its data.
 
 Ports are a base plus an offset by role: with the base 7100 bookie i has 7101 + 2i (data) and
-7102 + 2i (administration), sequencers begin at 7201, write proxies at 7301, read proxies at 7401;
-the embedded ZooKeeper has 7181, beside the 2181 of one that the machine may run already. Every port
-of a base that somebody asked for has to be free; without one, what is taken is replaced by a free
-port, and with the base 0 all are picked, as those with TLS are while security is turned on: below
-the range of outgoing connections, none of which can sit on one while its process restarts.
+7102 + 2i (administration), sequencers begin at 7201, write proxies at 7301, read proxies at 7401,
+ZooKeeper has 7181. Every port of a base that somebody asked for has to be free; without one, what
+is taken is replaced by a free port, and with the base 0 all are picked, as those with TLS are:
+below the range of outgoing connections, none of which can sit on one while its process restarts.
+Standing streams have what is left of a hundred, from 7200 and 7300 down, or any port that is free.
 DURAMEN_FREE_PORTS narrows the choice: clusters that start at the same moment keep apart by it.
 
 Where nobody says otherwise there is one region, and each process is a rack of its own, because
@@ -22,7 +22,7 @@ import os
 import random
 import re
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
@@ -50,6 +50,10 @@ _OFFSETS: Final = {
     "writeproxy": 201,
     "readproxy": 301,
 }
+_STREAM_OFFSETS: Final = {"bookie": 100, "sequencer": 200}
+"""Of the first one's standing streams; those of the others count down. Nobody outside has to know
+them, so none of these has to be free where somebody asked for a base."""
+
 FREE_PORTS_VARIABLE: Final = "DURAMEN_FREE_PORTS"
 """`FIRST-LAST`, both included."""
 
@@ -114,12 +118,14 @@ class ListenPorts(NamedTuple):
     """Where one process listens; ZooKeeper has no administration port.
 
     `tls_data`, `tls_admin`: with TLS, beside the others that then are plain; None: it has none.
+    `stream`: a bookie's and a sequencer's, for standing streams.
     """
 
     data: int
     admin: int | None
     tls_data: int | None = None
     tls_admin: int | None = None
+    stream: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,25 +250,21 @@ def plan_cluster(
         raise LayoutError(f"base port {base_port}: 0, or from 1024 to {65_535 - 400}")
     is_asked_for = bool(base_port)
     base_port = BASE_PORT_DEFAULT if base_port is None else base_port
+    last = {} if is_asked_for else remembered
+    members = list(_members(size, has_zookeeper=has_zookeeper))
     choice = _PortChoice(is_free, pick)
-    members, plain = list(_members(size, has_zookeeper=has_zookeeper)), {}
-    for role, index in members:
-        node_id = f"{role}-{index}"
-        first = base_port and base_port + _OFFSETS[role] + 2 * index
-        last = ListenPorts(0, 0) if is_asked_for else remembered.get(node_id, ListenPorts(0, 0))
-        data = choice.settle(node_id, (last.data, first), is_needed=is_asked_for)
-        admin = None
-        if role != "zookeeper":
-            wanted = (last.admin or 0, first and first + 1)
-            admin = choice.settle(node_id, wanted, is_needed=is_asked_for)
-        plain[node_id] = ListenPorts(data, admin)
+    ports = _settle_ports(members, base_port, last, choice, is_needed=is_asked_for)
+    if security == "migrate":
+        for role, index in members:
+            node_id = f"{role}-{index}"
+            ports[node_id] = _add_tls(
+                role, node_id, ports[node_id], remembered.get(node_id), choice
+            )
+    _add_streams(ports, members, base_port, last, choice)
     plans = []
     is_secure = security != "none"
     for role, index in members:
         node_id = f"{role}-{index}"
-        ports = plain[node_id]
-        if security == "migrate":
-            ports = _add_tls(role, node_id, ports, remembered.get(node_id), choice)
         region, rack = size.place(index)
         has_data = role in ("zookeeper", "bookie") or (is_secure and role in _RECORDING)
         plans.append(
@@ -271,7 +273,7 @@ def plan_cluster(
                 node_id=node_id,
                 region=region,
                 rack=rack,
-                ports=ports,
+                ports=ports[node_id],
                 log_file=folder / "logs" / f"{node_id}.log",
                 data_dir=folder / node_id if has_data else None,
                 has_identity=is_secure and role != "zookeeper",
@@ -304,10 +306,52 @@ class _PortChoice:
         return port
 
 
+def _settle_ports(
+    members: Sequence[tuple[str, int]],
+    base_port: int,
+    remembered: Mapping[str, ListenPorts],
+    choice: _PortChoice,
+    *,
+    is_needed: bool,
+) -> dict[str, ListenPorts]:
+    """Id → data and administration ports, which somebody may have asked for."""
+    settled = {}
+    for role, index in members:
+        node_id = f"{role}-{index}"
+        first = base_port and base_port + _OFFSETS[role] + 2 * index
+        last = remembered.get(node_id, ListenPorts(0, 0))
+        data = choice.settle(node_id, (last.data, first), is_needed=is_needed)
+        admin = None
+        if role != "zookeeper":
+            wanted = (last.admin or 0, first and first + 1)
+            admin = choice.settle(node_id, wanted, is_needed=is_needed)
+        settled[node_id] = ListenPorts(data, admin)
+    return settled
+
+
+def _add_streams(
+    ports: dict[str, ListenPorts],
+    members: Sequence[tuple[str, int]],
+    base_port: int,
+    remembered: Mapping[str, ListenPorts],
+    choice: _PortChoice,
+) -> None:
+    """Those of standing streams come last: they move nobody else's."""
+    for role, index in members:
+        if role not in _STREAM_OFFSETS:
+            continue
+        node_id = f"{role}-{index}"
+        last = remembered.get(node_id)
+        first = base_port and base_port + _STREAM_OFFSETS[role] - index
+        wanted = ((last and last.stream) or 0, first)
+        stream = choice.settle(node_id, wanted, is_needed=False)
+        ports[node_id] = ports[node_id]._replace(stream=stream)
+
+
 def _add_tls(
     role: str, node_id: str, ports: ListenPorts, last: ListenPorts | None, choice: _PortChoice
 ) -> ListenPorts:
-    """Those with TLS come after all others are settled: they may have any number."""
+    """Those with TLS come after plain ones are settled: they may have any number."""
     data = admin = None
     if role in ("zookeeper", *_INSIDE):
         data = choice.settle(node_id, ((last and last.tls_data) or 0,), is_needed=False)

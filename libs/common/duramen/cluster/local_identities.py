@@ -250,8 +250,8 @@ class LocalIdentities:
         """Give all nodes in ZooKeeper to anybody, as before identities; how many were another's
         when ZooKeeper last had to be waited for.
 
-        Waits for ZooKeeper, as often as it goes. Where it holds no cluster yet, it gets the one that the CA is of: the
-        first service to come would make another.
+        Waits for ZooKeeper, as often as it goes. Where it holds no cluster yet, it gets the one
+        that the CA is of: the first service to come would make another.
 
         Args:
             is_last: nobody with an identity comes after.

@@ -64,7 +64,8 @@ def service_command(plan: ProcessPlan, zookeeper: str, tls_dir: Path | None = No
         security = "migrate" if plan.is_turning else "on"
         command += ["--security", security, "--tls-dir", str(tls_dir)]
     for flag, port in (
-        ("--tls-data-port", plan.ports.tls_data), ("--tls-admin-port", plan.ports.tls_admin)
+        ("--tls-data-port", plan.ports.tls_data), ("--tls-admin-port", plan.ports.tls_admin),
+        ("--stream-port", plan.ports.stream),
     ):  # fmt: skip
         if port is not None:
             command += [flag, str(port)]

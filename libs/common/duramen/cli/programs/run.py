@@ -59,8 +59,9 @@ _BasePortOption = Annotated[
     int | None,
     Parameter(
         help="bookies have this + 1 and up, sequencers + 101, write proxies + 201, read "
-        "proxies + 301, two ports each, ZooKeeper + 81, all of which must be free; 0: any "
-        "free ones; without it 7100, and others for those that are taken"
+        "proxies + 301, two ports each, ZooKeeper + 81, all of which must be free (and standing "
+        "streams those from + 100 and + 200 down, or any); 0: any free ones; without it 7100, and "
+        "others for those that are taken"
     ),
 ]
 _OriginsOption = Annotated[
