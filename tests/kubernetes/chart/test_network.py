@@ -17,6 +17,7 @@ import httpx
 import pytest
 
 from duramen_operator import names
+from duramen_operator.plan.cluster.pods import list_ports
 from tests.chaos.links import list_owners
 from tests.kubernetes.chart.reachability import Peer, find_ways
 from tests.kubernetes.chart.rendering import NAMESPACE, ROOT, of_kind, pod_labels, render
@@ -37,8 +38,7 @@ Ways = dict[tuple[str, str], set[str]]
 
 def _peers(objects: list[dict[str, Any]], secured: Collection[str]) -> list[Peer]:
     ports = {
-        name: {"data": ("TCP", names.DATA_PORTS[name]), "admin": ("TCP", names.ADMIN_PORTS[name])}
-        for name in SERVERS
+        name: {key: ("TCP", port) for key, port in list_ports(name).items()} for name in SERVERS
     }
     ports[names.ZOOKEEPER] = {
         "client": ("TCP", names.ZOOKEEPER_CLIENT_PORT),
@@ -164,6 +164,8 @@ def test_the_ways_that_a_real_cluster_takes_are_open(tmp_path: Path) -> None:
         ("sequencer", "bookie", "data"),
         ("writeproxy", "sequencer", "data"),
         ("readproxy", "bookie", "data"),
+        ("sequencer", "bookie", "streams"),
+        ("writeproxy", "sequencer", "streams"),
     }
     assert needed <= taken
 
@@ -194,6 +196,8 @@ def _connections(state: dict[str, Any]) -> set[tuple[str, str, str]]:
                 port = urlsplit(process[f"{name}_url"]).port
                 assert port is not None
                 serving[port] = (process["role"], name)
+        if "stream_port" in process:
+            serving[process["stream_port"]] = (process["role"], "streams")
     for server in state["zookeeper"].split(","):
         serving[int(server.rsplit(":", 1)[1])] = ("zookeeper", "client")
     roles = {process["pid"]: process["role"] for process in state["processes"]}

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from duramen_operator.names import READ_PROXY, WRITE_PROXY
+from duramen.runtime.service import parse_options
+from duramen_operator.names import BOOKIE, READ_PROXY, SEQUENCER, WRITE_PROXY
 from duramen_operator.plan.observed import Problem, Ref
 from duramen_operator.plan.steps import Apply, Delete, Event, Status
 from tests.kubernetes.plan.servers_world import make_world, read_arguments
@@ -67,11 +68,34 @@ def test_every_pod_has_probes_that_mean_something_a_spread_and_time_to_end() -> 
         else:
             paths = [container[p]["httpGet"]["path"] for p in ("livenessProbe", "readinessProbe")]
             assert paths == ["/healthz", "/readyz"]
-            assert {port["name"] for port in container["ports"]} == {"data", "admin"}
+            has_streams = container["name"] in {BOOKIE, SEQUENCER}
+            expected = {"data", "admin", "streams"} if has_streams else {"data", "admin"}
+            assert {port["name"] for port in container["ports"]} == expected
         assert spec["topologySpreadConstraints"]
         assert spec["terminationGracePeriodSeconds"] >= 30
         behind_balancer = container["name"] in {WRITE_PROXY, READ_PROXY}
         assert ("lifecycle" in container) == behind_balancer
+
+
+def test_who_takes_appends_inside_has_a_port_for_streams_and_proxies_have_none() -> None:
+    world = make_world(domains=[])
+    for component, place, stream_port in (
+        (BOOKIE, ("StatefulSet", "bookies-0"), 7103),
+        (SEQUENCER, ("StatefulSet", "main-sequencer"), 7203),
+        (WRITE_PROXY, ("Deployment", "main-writeproxy"), None),
+        (READ_PROXY, ("Deployment", "main-readproxy"), None),
+    ):
+        arguments = [one.replace("$(POD_NAME)", "pod-0") for one in read_arguments(world, *place)]
+        options = parse_options(
+            component, [one.replace("$(POD_IP)", "10.1.2.3") for one in arguments]
+        )
+        assert options.stream_port == stream_port
+        assert options.serves_streams == (stream_port is not None)
+        (container,) = world.find(*place)["spec"]["template"]["spec"]["containers"]
+        opened = {port["name"]: port["containerPort"] for port in container["ports"]}
+        assert opened.get("streams") == stream_port
+        service = world.find("Service", f"main-{component}")["spec"]
+        assert {port["name"]: port["port"] for port in service["ports"]} == opened
 
 
 def test_every_component_has_a_disruption_budget_for_its_own_pods() -> None:

@@ -310,6 +310,7 @@ def _make_arguments(own: SetFrame, share: DomainShare, group: BookieGroup) -> li
         "--host": "0.0.0.0",
         "--data-port": str(ports["data"]),
         "--admin-port": str(ports["admin"]),
+        "--stream-port": str(ports["streams"]),
         "--advertise": f"{host}:{DATA_PORTS[BOOKIE]}",
         "--zookeeper": frame.zookeeper_servers,
         "--security": frame.security,

@@ -18,6 +18,7 @@ from duramen_operator.names import (
     KEYS_GROUP_ID,
     NODE_ZONE_LABEL,
     SEQUENCER,
+    STREAM_PORTS,
     USER_ID,
     name_component,
 )
@@ -137,7 +138,10 @@ def make_template(frame: ClusterFrame, pod: Pod) -> Json:
 
 def list_ports(component: str) -> dict[str, int]:
     """The ports of a service by their names."""
-    return {"data": DATA_PORTS[component], "admin": ADMIN_PORTS[component]}
+    ports = {"data": DATA_PORTS[component], "admin": ADMIN_PORTS[component]}
+    if component in STREAM_PORTS:
+        ports["streams"] = STREAM_PORTS[component]
+    return ports
 
 
 def probe_service(*, start_s: int, is_secured: bool = False) -> Json:

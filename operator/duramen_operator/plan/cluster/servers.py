@@ -189,6 +189,8 @@ def _make_pod(
         "--security": frame.security,
         **extra,
     }
+    if "streams" in ports:
+        flags["--stream-port"] = str(ports["streams"])
     has_name = frame.is_secured or component == SEQUENCER
     cold = frame.spec.cold_store if is_cold else None
     files = make_proxy_files(frame, component)
