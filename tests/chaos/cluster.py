@@ -38,6 +38,7 @@ READY_TIMEOUT_S: Final = 120.0
 """Up to twenty processes start at once: where there is other work too, that takes its time."""
 
 _LINKED: Final = ("zookeeper", "bookie", "sequencer")
+_STREAMING: Final = ("bookie", "sequencer")
 _ASK_TIMEOUT_S: Final = 2.0
 _AUDIT_INTERVAL_S: Final = 3
 """Far below the default: what no event has started is found within the time of a run."""
@@ -74,6 +75,9 @@ class ChaosCluster:
         self._ports = {
             node_id: pick_free_port() for role in _LINKED for node_id in layout.ids(role)
         }
+        self._stream_ports = {
+            node_id: pick_free_port() for role in _STREAMING for node_id in layout.ids(role)
+        }
         self._held: dict[str, threading.Event] = {}
         self._accepting: set[str] = set()
         self._is_stopping = threading.Event()
@@ -105,8 +109,11 @@ class ChaosCluster:
             await asyncio.to_thread(self.keys.begin)
         await self._ensemble.start(READY_TIMEOUT_S, self.keys)
         await self._supervisor.start()
-        if not await comes_true(lambda: self.links.is_open(self._ports), _LINKED_S):
+        if not await comes_true(self._is_linked, _LINKED_S):
             raise ClusterError("a forwarder cannot listen: its port was taken meanwhile")
+
+    def _is_linked(self) -> bool:
+        return self.links.is_open(self._ports) and self.links.is_open(self._stream_ports)
 
     async def stop(self) -> None:
         """Continue what is paused, let everything go, end it; no process is left."""
@@ -244,6 +251,8 @@ class ChaosCluster:
         command += ["--session-timeout-s", str(self._layout.session_s)]
         if plan.role in _LINKED:
             command += ["--advertise", f"{HOST}:{self._ports[plan.node_id]}"]
+        if plan.role in _STREAMING:
+            command += ["--advertise-stream-port", str(self._stream_ports[plan.node_id])]
         if plan.role == "bookie":
             command += ["--journal-file-size", self._layout.journal_file_size]
         if plan.role == "sequencer":
@@ -274,6 +283,9 @@ class ChaosCluster:
             self._on_exited(node_id)
         elif event.kind == "started" and plan is not None and plan.role in _LINKED:
             self.links.open_when_served(node_id, self._ports[node_id], plan.ports.data)
+            if plan.ports.stream is not None:
+                port = self._stream_ports[node_id]
+                self.links.open_when_served(node_id, port, plan.ports.stream)
 
     def _on_zookeeper_started(self, node_id: str) -> None:
         self.links.open_when_served(node_id, self._ports[node_id], self._ensemble.port(node_id))

@@ -1,6 +1,6 @@
 """The wires between the processes of a run: TCP forwarders that can be cut, no root needed.
 
-Each server process has one forwarder in front of it, whose address it advertises; who connects is
+Each port of a server process has a forwarder in front of it, which it advertises; who connects is
 found by the connection's owner, once there is a cut. So a cut is between any two processes or sets
 of them, in both directions or in one, silent (bytes wait and come late, as after a healed
 partition) or with resets. A forwarder listens only while its process does: a dead process refuses
@@ -17,7 +17,7 @@ import fcntl
 import os
 import struct
 import termios
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, Literal, cast
@@ -64,8 +64,9 @@ class Links:
     def __init__(self, find_pids: Callable[[], Mapping[int, str]]) -> None:
         self._find_pids = find_pids
         self._cuts: list[Cut] = []
-        self._servers: dict[str, asyncio.Server] = {}
-        self._openings: dict[str, asyncio.Task[None]] = {}
+        self._servers: dict[tuple[str, int], asyncio.Server] = {}
+        self._openings: dict[tuple[str, int], asyncio.Task[None]] = {}
+        """By process and port of the forwarder."""
         self._pairs: set[Pair] = set()
         self.connection_count = 0
         self.unknown_count = 0
@@ -76,37 +77,43 @@ class Links:
 
     def open_when_served(self, target: str, port: int, real_port: int) -> None:
         """Forward `port` to `real_port` from the moment when somebody listens there."""
-        self.close(target)
-        self._openings[target] = asyncio.create_task(self._open(target, port, real_port))
+        self._close_one(target, port)
+        opening = asyncio.create_task(self._open(target, port, real_port))
+        self._openings[target, port] = opening
 
-    def is_open(self, targets: Iterable[str]) -> bool:
-        """Whether each of these can be reached."""
-        return all(target in self._servers for target in targets)
+    def is_open(self, ports: Mapping[str, int]) -> bool:
+        """Whether each of these processes can be reached by this port."""
+        return all(one in self._servers for one in ports.items())
 
     def close(self, target: str) -> None:
         """Refuse connections to a process that is dead."""
-        opening = self._openings.pop(target, None)
+        for one, port in list(self._openings):
+            if one == target:
+                self._close_one(target, port)
+
+    def _close_one(self, target: str, port: int) -> None:
+        opening = self._openings.pop((target, port), None)
         if opening is not None:
             opening.cancel()
-        server = self._servers.pop(target, None)
+        server = self._servers.pop((target, port), None)
         if server is not None:
             server.close()
 
     async def stop(self) -> None:
         """Close everything."""
-        for target in list(self._openings):
-            self.close(target)
+        for target, port in list(self._openings):
+            self._close_one(target, port)
         for pair in list(self._pairs):
             pair.abort()
 
     async def _open(self, target: str, port: int, real_port: int) -> None:
         loop = asyncio.get_running_loop()
-        while target not in self._servers:
+        while (target, port) not in self._servers:
             if not await _is_served(real_port):
                 await wait_at_most(_PROBE_INTERVAL_S)
                 continue
             try:
-                self._servers[target] = await loop.create_server(
+                self._servers[target, port] = await loop.create_server(
                     lambda: Pair(self, target, real_port).near, HOST, port, reuse_address=True
                 )
             except OSError:

@@ -27,15 +27,15 @@ HELD_S = 0.2
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
+async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(1000):
+        writer.write(data)
+    writer.close()
+
+
 @asynccontextmanager
 async def echo() -> AsyncIterator[tuple[Links, int]]:
     """A forwarder to a server that echoes; gives its port."""
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while data := await reader.read(1000):
-            writer.write(data)
-        writer.close()
-
     real_port, port = pick_free_port(), pick_free_port()
     links = Links(lambda: {os.getpid(): "me"})
     server = await asyncio.start_server(serve, HOST, real_port)
@@ -154,6 +154,29 @@ async def dead_server_refuses() -> None:
             await asyncio.open_connection(HOST, port)
 
 
+async def ports_of_one_process_are_cut_and_closed_together() -> None:
+    async with echo() as (links, port):
+        streams, real_port = pick_free_port(), pick_free_port()
+        links.open_when_served("server", streams, real_port)
+        assert not links.is_open({"server": streams}), "nobody listens there"
+        async with await asyncio.start_server(serve, HOST, real_port):
+            both = [await connect(one) for one in (port, streams)]
+            assert links.is_open({"server": port}) and links.is_open({"server": streams})
+            cut = Cut(ME, SERVER)
+            links.cut(cut)
+            for reader, writer in both:
+                writer.write(b"late")
+                await assert_silent(reader)
+            links.heal(cut)
+            for reader, _ in both:
+                assert await receive(reader) == b"late"
+            assert cut.withheld_count == 2
+            links.close("server")
+            for one in (port, streams):
+                with pytest.raises(ConnectionRefusedError):
+                    await asyncio.open_connection(HOST, one)
+
+
 def test_connections_from_one_port_to_several_are_told_apart() -> None:
     """The kernel gives a local port to connections of several processes at a time."""
     with ExitStack() as stack:
@@ -188,6 +211,7 @@ def test_connections_from_one_port_to_several_are_told_apart() -> None:
         resetting_cut_breaks_connections,
         nobody_asks_who_came_without_a_cut,
         dead_server_refuses,
+        ports_of_one_process_are_cut_and_closed_together,
     ],
 )
 def test_links(

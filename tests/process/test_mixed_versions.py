@@ -51,6 +51,9 @@ class MixedCluster(TurningCluster):
         roots = os.pathsep.join(map(str, find_roots(older)))
         self.older = {"PYTHONPATH": roots, "PYTHONSAFEPATH": "1"}
 
+    def knows_streams(self, security: Security) -> bool:
+        return security != "none"
+
     def environment(self, security: Security) -> dict[str, str]:
         return self.older if security == "none" else {}
 

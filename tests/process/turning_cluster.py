@@ -44,7 +44,7 @@ MORE: Final = "readproxy-1"
 ROLES: Final = {**NODES, MORE: "readproxy"}
 _STRICT: Final = "enforce.auth.enabled=true\nenforce.auth.schemes=x509\n"
 _NOTHING: Final[Mapping[str, str]] = {}
-_KINDS: Final = ("data", "admin", "tls-data", "tls-admin")
+_KINDS: Final = ("data", "admin", "tls-data", "tls-admin", "stream")
 
 
 class TurningCluster:
@@ -114,7 +114,13 @@ class TurningCluster:
                 command += ["--tls-data-port", str(ports["tls-data"])]
         if role == "bookie":
             command += ["--data-dir", str(self._folder / node), "--rack", node]
+        if role in ("bookie", "sequencer") and self.knows_streams(security):
+            command += ["--stream-port", str(ports["stream"])]
         return command
+
+    def knows_streams(self, _security: Security) -> bool:
+        """Whether a process of this step is of a version that has streams."""
+        return True
 
     def environment(self, _security: Security) -> dict[str, str]:
         """What a process of this step has beside what a test has itself."""
