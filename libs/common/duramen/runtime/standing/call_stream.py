@@ -233,9 +233,8 @@ class CallStream(StandingConnection):
             raise MessageError(f"an answer to call {number}, which is not open")
         call = self._open[number]
         if call is not None:
-            self._give(
-                call, message
-            )  # before it is closed: what cannot be read leaves its fate open
+            # Before it is closed: of what cannot be read the fate stays open.
+            self._give(call, message)
         if not message.has_more:
             del self._open[number]
         if not self._is_usable and not self._open:

@@ -13,7 +13,7 @@ import abc
 import asyncio
 import logging
 import socket
-from typing import Final, cast
+from typing import Final, NamedTuple, cast
 
 from duramen.units import KIB, MIB
 from duramen.wire.standing.http2 import Ended, HeadersCame, Http2Error, Http2Pipe, Payload
@@ -44,6 +44,14 @@ UNSENT_BYTES_MAX: Final = 64 * MIB
 """No peer is kept that takes none of what it makes us write, whatever that is."""
 
 
+class _Progress(NamedTuple):
+    """What had left at a tick: `waiting_bytes` lie before the socket, which has taken others."""
+
+    waiting_bytes: int
+    taken_bytes: int
+    data_bytes: int
+
+
 class StandingConnection(asyncio.Protocol, abc.ABC):
     """One side of a stream.
 
@@ -68,7 +76,8 @@ class StandingConnection(asyncio.Protocol, abc.ABC):
         self._silent_ticks = 0
         self._half_ticks = 0
         self._stuck_ticks = 0
-        self._unsent_bytes = 0
+        self._written_bytes = 0
+        self._progress = _Progress(0, 0, 0)
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -227,6 +236,7 @@ class StandingConnection(asyncio.Protocol, abc.ABC):
         self._later_bytes = 0
         parts = self._pipe.take()
         if parts:
+            self._written_bytes += sum(map(len, parts))
             self._transport.writelines(parts)
         if self.unsent_bytes > UNSENT_BYTES_MAX:
             self.break_off("the peer takes nothing of what it is sent")
@@ -255,13 +265,7 @@ class StandingConnection(asyncio.Protocol, abc.ABC):
         self._timer = self._loop.call_later(TICK_S, self._tick)
         self._age_ticks += 1
         self._silent_ticks += 1
-        unsent_bytes, before_bytes = self.unsent_bytes, self._unsent_bytes
-        self._unsent_bytes = unsent_bytes
-        self._stuck_ticks += 1
-        if unsent_bytes < before_bytes or not unsent_bytes:
-            self._stuck_ticks = 0
-        if unsent_bytes < before_bytes:
-            self._silent_ticks = 0
+        self._look_at_progress()
         if not self._is_open and self._age_ticks >= _OPEN_TICKS:
             self.break_off("no headers came in time")
         elif self._silent_ticks >= 2 * _SILENT_TICKS:
@@ -281,3 +285,18 @@ class StandingConnection(asyncio.Protocol, abc.ABC):
                 self.break_off("the peer does not close")
         if not self._is_over:
             self.on_tick()
+
+    def _look_at_progress(self) -> None:
+        """Whether some of what waits for the socket, and for the peer's windows, has left."""
+        assert self._transport is not None, "ticks begin with it"
+        waiting_bytes = self._transport.get_write_buffer_size()
+        before, self._progress = (
+            self._progress,
+            _Progress(waiting_bytes, self._written_bytes - waiting_bytes, self._pipe.data_bytes),
+        )
+        now = self._progress
+        if before.waiting_bytes and now.taken_bytes > before.taken_bytes:
+            self._silent_ticks = 0  # a full socket took some: the peer reads
+        is_full = waiting_bytes > 0 and now.taken_bytes == before.taken_bytes
+        is_shut = self._pipe.held_bytes > 0 and now.data_bytes == before.data_bytes
+        self._stuck_ticks = self._stuck_ticks + 1 if is_full or is_shut else 0

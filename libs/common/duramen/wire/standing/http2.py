@@ -126,6 +126,8 @@ class Http2Pipe:
         self._windows_bytes = [0, 0]
         """What may be sent: on the connection, on the stream."""
         self._frame_bytes_max = 0
+        self.data_bytes = 0
+        """Of the body, as far as the windows had room."""
 
     @property
     def held_bytes(self) -> int:
@@ -336,6 +338,7 @@ class Http2Pipe:
         size_bytes = len(payload)
         head = size_bytes.to_bytes(3, "big") + _DATA_TAIL
         self._out += (head, payload)
+        self.data_bytes += size_bytes
         self._windows_bytes[0] -= size_bytes
         self._windows_bytes[1] -= size_bytes
 
