@@ -76,7 +76,7 @@ def test_refusals_mean_what_they_mean_in_a_call() -> None:
 def test_a_peer_without_streams_is_called() -> None:
     async def scenario() -> None:
         async with running_peer() as peer, calling() as caller:
-            caller.streams.learn({"a": {"data_url": peer.url}})
+            caller.streams.learn({"a": {"data_url": peer.url}, "b": {"data_url": []}, "c": {}})
             for _ in range(3):
                 await caller.call(peer, b"x")
             assert peer.count("call") == 3

@@ -89,10 +89,11 @@ class CallStreams:
         Peers that have left are known as they were: calls still go there, too.
         """
         # The oldest come first: one that left its place to another is not the one that is called.
-        there = {fields.get("data_url"): fields.get(STREAM_URL) for fields in nodes.values()}
+        there: dict[str, object] = {}
+        for fields in nodes.values():
+            if isinstance(base := fields.get("data_url"), str):
+                there[base] = fields.get(STREAM_URL)
         for base, url in there.items():
-            if not isinstance(base, str):
-                continue
             place = self._places.get(base)
             if place is not None and place.url == url:
                 continue
