@@ -14,6 +14,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, Final
 
 import httpx
@@ -25,6 +26,7 @@ from schemathesis.generation.meta import TestPhase
 
 from duramen.runtime.public.calls import BATCH, BATCH_STREAM, CALLS, NDJSON
 from duramen.runtime.public.openapi import encode_document
+from duramen.units import GIB, parse_size_bytes
 from tests.process.cluster import LocalCluster, running_cluster
 
 pytestmark = [pytest.mark.process, pytest.mark.zookeeper, pytest.mark.timeout(3_600)]
@@ -37,6 +39,9 @@ EDGE_COUNT: Final = 1_000
 
 EXAMPLES: Final = -(-(CASE_COUNT - EDGE_COUNT) // (len(SIDES) * len(CALLS)))
 """For each call at each proxy, beside those."""
+
+ROOM_COUNT: Final = 10_000
+"""What a namespace may have at least, of what calls use up."""
 
 NOBODY: Final = "403"
 """Of calls about grants and access tokens, where nobody is asked who it is."""
@@ -148,6 +153,8 @@ def settle(case: Case[Any]) -> None:
     """Let three of four valid calls be about something that is there, and none wait for long."""
     if "wait" in case.query:
         case.query["wait"] = "5ms"
+    if isinstance(case.body, dict) and isinstance(limits := case.body.get("limits"), dict):
+        limits.update({name: widen(value) for name, value in limits.items() if name != "logs"})
     if case.headers.get("Duramen-Producer") == "0":
         del case.headers["Duramen-Producer"]  # what schemathesis has where its patterns fail it
     if counted.total() % 4:
@@ -157,6 +164,17 @@ def settle(case: Case[Any]) -> None:
         log = OWN_LOGS.get(case.operation.definition.raw["operationId"], "cases")
         if "log" in case.path_parameters and log is not None:
             case.path_parameters["log"] = log
+
+
+def widen(limit: Any) -> Any:
+    """Others call in the same namespace: a limit that is made up would refuse them, if it comes to
+    it, by how quickly they follow one another."""
+    if type(limit) is int and limit > 0:
+        return max(limit, ROOM_COUNT)
+    with suppress(ValueError):
+        if isinstance(limit, str) and 0 < parse_size_bytes(limit) < GIB:
+            return "1GiB"
+    return limit
 
 
 def check_refusal(problem: dict[str, Any]) -> None:
