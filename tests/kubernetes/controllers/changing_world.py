@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from duramen_operator.names import COMPONENT_LABEL, PAUSED_ANNOTATION
-from duramen_operator.resources.conditions import NOT_YET_SUPPORTED
+from duramen_operator.resources.conditions import NOT_YET_SUPPORTED, PLACEMENT_SATISFIED
 from tests.kubernetes.cluster.handle import ClusterHandle
 from tests.kubernetes.controllers.admin_twin import AdminTwin, running_twin
 from tests.kubernetes.controllers.operators import (
@@ -177,6 +177,9 @@ def list_unfinished(ground: Ground) -> list[str]:
             found.append(f"{item['kind']} {item['metadata']['name']}: {ready} {progress}")
         elif told.get("EvictionsAllowed", {"status": "True"})["status"] != "True":
             found.append(f"{item['kind']} {item['metadata']['name']}: {told['EvictionsAllowed']}")
+        elif told.get(PLACEMENT_SATISFIED, {"status": "True"})["status"] != "True":
+            # A pod that was made anew had no node yet when it was looked at last.
+            found.append(f"{item['kind']} {item['metadata']['name']}: {told[PLACEMENT_SATISFIED]}")
         elif progress.get("reason") == NOT_YET_SUPPORTED:
             found.append(f"{item['kind']} {item['metadata']['name']}: {progress['message']}")
     for item in ground.objects.list("poddisruptionbudgets"):
