@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from duramen.runtime.standing.connection import StandingConnection
+from duramen.runtime.standing.connection import SILENT_TICKS, StandingConnection
 from duramen.runtime.standing.fates import (
     AdvisedRefusalError,
     NeverBegunError,
@@ -38,6 +38,9 @@ OPEN_COUNT_MAX: Final = 512
 _OPEN_AGAIN_BYTES: Final = WINDOW_BYTES // 4
 _WAIT_MAX_S: Final = 0.2
 """A request that the writer has not begun by then goes as a call, with the next tick."""
+
+
+_WAITING_TICKS: Final = 2
 
 
 class OpenCall:
@@ -172,6 +175,11 @@ class CallStream(StandingConnection):
         return not waiting or self._loop.time() - waiting[0].asked_s < _WAIT_MAX_S
 
     @property
+    def patience_ticks(self) -> int:
+        """As calls have it: whoever waits for a frozen owner is to learn of the next one."""
+        return _WAITING_TICKS if self._open else SILENT_TICKS
+
+    @property
     def open_count(self) -> int:
         """Requests that were begun and are not answered."""
         return len(self._open)
@@ -277,6 +285,8 @@ class CallStream(StandingConnection):
                 self.retire("all numbers are used")
                 return
             self._renew_name()
+            if not self._open:
+                self.expect_answer()
             call = self._waiting.popleft()
             self._last_number = call.number = number = self._last_number + 1
             self._open[number] = call

@@ -25,7 +25,7 @@ TICK_S: Final = 1.0
 _OPEN_TICKS: Final = 10
 """For the headers."""
 
-_SILENT_TICKS: Final = 10
+SILENT_TICKS: Final = 10
 """Then a ping; and as many more, then the end."""
 
 _STUCK_TICKS: Final = 20
@@ -103,6 +103,11 @@ class StandingConnection(asyncio.Protocol, abc.ABC):
     @abc.abstractmethod
     def on_end(self, why: str) -> None:
         """Nothing comes or goes any more."""
+
+    @property
+    def patience_ticks(self) -> int:
+        """For how long the peer may be silent before it is pinged, and then."""
+        return SILENT_TICKS
 
     def on_writable(self) -> None:
         """What was sent has left, or some of it."""
@@ -241,6 +246,10 @@ class StandingConnection(asyncio.Protocol, abc.ABC):
         if self.unsent_bytes > UNSENT_BYTES_MAX:
             self.break_off("the peer takes nothing of what it is sent")
 
+    def expect_answer(self) -> None:
+        """From now on silence means something."""
+        self._silent_ticks = 0
+
     # --- Reading ---------------------------------------------------------------------------------
 
     def open_window(self, size_bytes: int) -> None:
@@ -268,11 +277,11 @@ class StandingConnection(asyncio.Protocol, abc.ABC):
         self._look_at_progress()
         if not self._is_open and self._age_ticks >= _OPEN_TICKS:
             self.break_off("no headers came in time")
-        elif self._silent_ticks >= 2 * _SILENT_TICKS:
+        elif self._silent_ticks >= 2 * self.patience_ticks:
             self.break_off("the peer was silent")
         elif self._stuck_ticks >= _STUCK_TICKS:
             self.break_off("the peer takes nothing of what it is sent")
-        elif self._silent_ticks == _SILENT_TICKS:
+        elif self._silent_ticks == self.patience_ticks:
             self._pipe.ping()
             self.flush()
         if not self._reader.is_between:
