@@ -294,7 +294,7 @@ def test_a_process_that_does_not_name_itself_is_its_connection(named: dict[str, 
         await server.stop()
         assert [peer.partition(":")[0] for peer in peers] == ["127.0.0.1"]
 
-    run(scenario())
+    run(scenario)
 
 
 def test_a_refusal_for_overload_promises_that_nothing_was_done() -> None:
