@@ -44,7 +44,7 @@ UNSENT_BYTES_MAX: Final = 64 * MIB
 """No peer is kept that takes none of what it makes us write, whatever that is."""
 
 
-class _Progress(NamedTuple):
+class _Departed(NamedTuple):
     """What had left at a tick: `waiting_bytes` lie before the socket, which has taken others."""
 
     waiting_bytes: int
@@ -77,7 +77,7 @@ class StandingConnection(asyncio.Protocol, abc.ABC):
         self._half_ticks = 0
         self._stuck_ticks = 0
         self._written_bytes = 0
-        self._progress = _Progress(0, 0, 0)
+        self._progress = _Departed(0, 0, 0)
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -301,7 +301,7 @@ class StandingConnection(asyncio.Protocol, abc.ABC):
         waiting_bytes = self._transport.get_write_buffer_size()
         before, self._progress = (
             self._progress,
-            _Progress(waiting_bytes, self._written_bytes - waiting_bytes, self._pipe.data_bytes),
+            _Departed(waiting_bytes, self._written_bytes - waiting_bytes, self._pipe.data_bytes),
         )
         now = self._progress
         if before.waiting_bytes and now.taken_bytes > before.taken_bytes:
