@@ -33,13 +33,12 @@ class HalfWire:
         self.protocol = protocol
         self.buffer = bytearray()
         self.is_paused = False
-        self.is_closing = False
         self.is_lost = False
         self.written_bytes = 0
         self.other: HalfWire | None = None
 
     def write(self, data: bytes) -> None:
-        if self.is_lost or self.is_closing:
+        if self.is_lost:
             return
         self.buffer += data
         self.written_bytes += len(data)
@@ -60,9 +59,7 @@ class HalfWire:
         return ("10.0.0.1", 7) if name == "peername" else None
 
     def close(self) -> None:
-        self.is_closing = True
-        if not self.buffer:
-            self._lose()
+        raise AssertionError("closed while something comes it is reset, and what lay in it lost")
 
     def abort(self) -> None:
         self.buffer.clear()
@@ -79,8 +76,6 @@ class HalfWire:
         if self.is_paused and len(self.buffer) <= HIGH_BYTES // 2 and not self.is_lost:
             self.is_paused = False
             self.protocol.resume_writing()
-        if self.is_closing and not self.buffer:
-            self._lose()
         return len(piece)
 
     def cut(self) -> None:

@@ -10,16 +10,19 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
+import ssl
 import tracemalloc
-from typing import Any
+from collections import Counter
+from typing import Any, cast
 
 import pytest
 
+from duramen.runtime.edge.port_listener import ConnectionPlace
 from duramen.runtime.standing.call_stream import OPEN_COUNT_MAX, OpenCall
 from duramen.units import KIB
 from duramen.wire.standing.messages import HEAD_BYTES, MessageKind, pack_message, pack_refusal
-from tests.component.still_clock import run_still, wait_clock, wait_quiet
-from tests.component.stream_pair import StreamPair, learn_fate
+from tests.component.still_clock import StillLoop, run_still, wait_clock, wait_quiet
+from tests.component.stream_pair import HalfWire, StreamPair, learn_fate
 
 Fate = tuple[str, bytes]
 ADD, APPEND = 1, 2
@@ -264,6 +267,40 @@ def test_who_does_not_hear_the_last_word_is_left() -> None:
     run_still(scenario())
 
 
+def test_a_stream_that_is_to_end_waits_for_no_answer_for_ever() -> None:
+    async def scenario() -> None:
+        pair = StreamPair()
+        await pair.open()
+        pair.is_holding = True
+        task = _ask(pair, ADD, b"held", within_s=1_000)
+        pair.carry_all()
+        await _turn()
+        pair.server_stream.leave()
+        loop = asyncio.get_running_loop()
+        begin_s = loop.time()
+        while not pair.back.is_lost:
+            pair.carry_all()
+            await wait_clock(loop.time() + 1)
+            assert loop.time() - begin_s < 70
+        assert loop.time() - begin_s > 50
+        assert (await task)[0] == "lost"
+
+    run_still(scenario())
+
+
+def test_a_handshake_that_a_renewal_met_is_not_kept() -> None:
+    async def scenario() -> None:
+        server = StreamPair().server
+        server.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        stream = server.make_stream(ConnectionPlace("10.0.0.1", Counter()))
+        before = HalfWire(stream)  # it shows another context than the server's
+        stream.connection_made(cast(asyncio.Transport, before))
+        assert before.is_lost
+        assert stream not in server.list_streams()
+
+    run_still(scenario())
+
+
 def test_what_waits_for_long_goes_as_a_call() -> None:
     async def scenario() -> None:
         pair = StreamPair()
@@ -478,7 +515,8 @@ def test_a_held_loop_does_not_count_against_the_peer(has_call: bool) -> None:
         task = _ask(pair, ADD, b"held", within_s=1_000) if has_call else None
         pair.carry_all()
         loop = asyncio.get_running_loop()
-        loop.now_s += 300  # type: ignore[attr-defined]
+        assert isinstance(loop, StillLoop)
+        loop.now_s += 300
         await wait_quiet()
         assert not pair.caller.is_over
         for _ in range(12):
