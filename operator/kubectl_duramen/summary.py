@@ -102,7 +102,8 @@ def explain_pod(pod: Mapping[str, Any]) -> str | None:
             return f"{waiting.get('reason')}{ended}: {waiting.get('message', '')}".rstrip(": ")
     conditions = {c["type"]: c for c in status.get("conditions", ())}
     scheduled = conditions.get("PodScheduled", {})
-    if scheduled.get("status") == "False":
+    # With a node it says perhaps what failed for an earlier pod of that name.
+    if scheduled.get("status") == "False" and not pod["spec"].get("nodeName"):
         return f"{scheduled.get('reason')}: {scheduled.get('message', '')}".rstrip(": ")
     if status.get("phase") != "Running":
         return f"{status.get('phase', 'Unknown')}: {status.get('reason', '')}".rstrip(": ")

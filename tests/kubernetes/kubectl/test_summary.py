@@ -18,7 +18,7 @@ from duramen_operator.resources import (
     LogStatus,
 )
 from kubectl_duramen.sources import Snapshot
-from kubectl_duramen.summary import summarize
+from kubectl_duramen.summary import explain_pod, summarize
 from kubectl_duramen.tree import render
 from tests.kubernetes.kubectl import things
 
@@ -190,3 +190,12 @@ def test_a_bookie_that_catches_up_is_no_trouble() -> None:
     assert "ok main-a-0  rw, 5.0GiB free, catches up, on node-a" in lines_of(found)
     gate["status"] = ready["status"] = "True"
     assert "catches up" not in lines_of(found)
+
+
+def test_a_pod_without_a_node_is_told_until_it_has_one() -> None:
+    pod = things.pod("main-a-0", "bookie", zone="a")
+    said = {"type": "PodScheduled", "status": "False", "reason": "SchedulerError"}
+    pod["status"]["conditions"] = [*pod["status"]["conditions"], said]
+    assert explain_pod(pod) is None, "what failed was for an earlier pod of its name"
+    pod["spec"].pop("nodeName")
+    assert explain_pod(pod) == "SchedulerError"

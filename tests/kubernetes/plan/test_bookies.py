@@ -341,6 +341,21 @@ def test_a_bookie_that_says_another_place_is_told() -> None:
     assert (placement["status"], placement["reason"]) == ("False", "WrongPlace")
 
 
+def test_a_bookie_without_a_node_is_told_until_it_has_one() -> None:
+    """A scheduler writes what failed for a pod that is gone on the next one of its name, late."""
+    world = make_world()
+    pod = world.find("Pod", "bookies-r0-r0-k0-0-0")
+    said = {"type": "PodScheduled", "status": "False", "message": "no claim is bound"}
+    pod["status"]["conditions"] = [*pod["status"].get("conditions", ()), said]
+    world.settle()
+    assert world.condition("LogCluster", "main", "PlacementSatisfied")["status"] == "True"
+    pod["spec"].pop("nodeName")
+    world.settle()
+    placement = world.condition("LogCluster", "main", "PlacementSatisfied")
+    assert (placement["status"], placement["reason"]) == ("False", "Unschedulable")
+    assert "no claim is bound" in placement["message"]
+
+
 def test_two_bookies_on_one_node_are_told_where_there_are_no_zones() -> None:
     world = make_world(zones=0)
     for name in ("bookies-0-0", "bookies-1-0"):

@@ -81,7 +81,8 @@ def find_misplaced(own: SetFrame) -> Iterator[tuple[str, str]]:
 
 
 def _find_unscheduled(share: DomainShare, pod: KubeObject) -> Iterator[tuple[str, str]]:
-    condition = find_pod_condition(pod, "PodScheduled")
+    # What the scheduler could not do for a pod of that name before it says of this one, perhaps.
+    condition = find_pod_condition(pod, "PodScheduled") if not pod.spec.get("nodeName") else None
     if condition is not None and condition.get("status") == "False":
         why = condition.get("message") or condition.get("reason")
         yield "Unschedulable", f"{pod.name} has no node in {share.place}: {why}"
