@@ -256,6 +256,7 @@ class Run:
         """What was to be judged has been; only what is left to finalizers must not act."""
         for node in (*self.bookies.values(), *self.sequencers.values()):
             node.loop.forget()
+            node.loop.close_left()
         readers = *self.readers, *self.final_readers, self.tails
         for node in (*readers, *self.archivers, *self._list_clients()):
             node.run(node.life, node.loop.cancel_all)
