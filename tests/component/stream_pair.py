@@ -35,12 +35,14 @@ class HalfWire:
         self.is_paused = False
         self.is_lost = False
         self.written_bytes = 0
+        self.write_count = 0
         self.other: HalfWire | None = None
 
     def write(self, data: bytes) -> None:
         if self.is_lost:
             return
         self.buffer += data
+        self.write_count += 1
         self.written_bytes += len(data)
         if len(self.buffer) > HIGH_BYTES and not self.is_paused:
             self.is_paused = True
