@@ -16,7 +16,7 @@ import pytest
 from duramen.core.reading.effects import Deliver
 from duramen.core.reading.feed_window import FedEntry, Position
 from duramen.core.segment import Totals
-from duramen.ids import EntryId, Epoch, LogId, ledger_of
+from duramen.ids import NOTHING, EntryId, Epoch, LogId, ledger_of
 from duramen.runtime.reading.bookies import RangeFetcher
 from duramen.runtime.reading.metadata import LogFollower
 from duramen.runtime.reading.tail import Tail
@@ -26,6 +26,7 @@ from duramen_readproxy.following import feed as feed_module
 from duramen_readproxy.following import record_reader, streams
 from duramen_readproxy.following.feed import Feeds, LogFeed
 from tests.component.still_clock import read_clock_us, run_still, wait_quiet
+from tests.no_owners import NoOwners
 
 LOG: Final = LogId(9)
 SOON_US: Final = 10_000_000
@@ -36,6 +37,9 @@ class Follower(NamedTuple):
     """As much of a `LogFollower` as a feed looks at; the rest is the cursor's."""
 
     log_id: LogId
+
+    def known_lac(self, _epoch: Epoch) -> EntryId:
+        return NOTHING
 
 
 def position(epoch: int, entry: int) -> Position:
@@ -75,6 +79,7 @@ class HandCursor:
         self.is_open = False
         self.is_following = False
         self.known_count = 0
+        self.owner_lacs: list[tuple[Epoch, EntryId]] = []
         self.passed_count = 0
         self.wanted: list[int] = []
         self.tail: Tail | None = None
@@ -96,6 +101,9 @@ class HandCursor:
 
     def follow(self) -> None:
         self.is_following = True
+
+    def learn_owner_lac(self, epoch: Epoch, lac: EntryId) -> None:
+        self.owner_lacs.append((epoch, lac))
 
     def learn_known(self) -> None:
         self.known_count += 1
@@ -153,7 +161,7 @@ class FeedWorld:
         self.cursors: list[HandCursor] = []
         self.cache = HandCache()
         self.fetcher = cast(RangeFetcher, self.cache)
-        self.feeds = Feeds(self.fetcher)
+        self.feeds = Feeds(self.fetcher, NoOwners())
 
     @property
     def now_s(self) -> float:

@@ -10,7 +10,7 @@ import json
 import pytest
 
 from duramen.core.hashing import rank_nodes
-from duramen.core.reading.reader import ReaderLimits
+from duramen.core.reading.read_ahead import ReaderLimits
 from duramen.core.reading.speculation import Speculation
 from duramen.core.segment import Totals
 from duramen.ids import EntryId, Epoch

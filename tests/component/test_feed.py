@@ -14,12 +14,15 @@ import pytest
 from duramen.core.reading.effects import Gap
 from duramen.core.reading.feed_window import WINDOW_COUNT_MAX
 from duramen.errors import DuramenError
-from duramen.ids import EntryId, Epoch
+from duramen.ids import NOTHING, EntryId, Epoch
 from duramen.runtime.reading.log_reader import DataLost, Truncated
+from duramen.wire.sequencer_calls import OpenLac
 from duramen_readproxy.following import feed as feed_module
-from duramen_readproxy.following.feed import LINGER_S, LogFeed
+from duramen_readproxy.following.feed import LINGER_S, Feeds, LogFeed
+from duramen_readproxy.following.owner_follower import CALL_COUNT_MAX
 from duramen_readproxy.following.waiting_room import GRAIN_US
 from tests.component.feed_world import (
+    LOG,
     MOMENT_S,
     SOON_US,
     FeedWorld,
@@ -29,6 +32,7 @@ from tests.component.feed_world import (
     position,
     tail_at,
 )
+from tests.component.hand_owners import HandOwners
 from tests.component.still_clock import count_timers, read_clock_us, wait_clock, wait_quiet
 from tests.waiting import wait_for
 
@@ -213,6 +217,31 @@ def test_a_hint_wakes_the_cursor_and_only_where_the_reader_knows_more(
     play(monkeypatch, scenario)
 
 
+def test_what_the_owner_tells_goes_to_the_cursor_as_long_as_that_is_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(world: FeedWorld) -> None:
+        owners = HandOwners()
+        world.feeds = Feeds(world.fetcher, owners)
+        feed = world.join(2, 3)
+        await wait_quiet()
+        [cursor] = world.cursors
+        assert [wait[:3] for _, wait in owners.asked] == [(LOG, 2, NOTHING)]
+        owners.answers.put_nowait(OpenLac(Epoch(2), EntryId(5)))
+        await wait_quiet()
+        assert cursor.owner_lacs == [(2, 5)]
+        cursor.exit_gate.clear()
+        await cursor.give(None)
+        owners.answers.put_nowait(OpenLac(Epoch(2), EntryId(6)))
+        await wait_quiet()
+        assert cursor.is_open and cursor.owner_lacs == [(2, 5)], "it would begin reads"
+        cursor.exit_gate.set()
+        await wait_quiet()
+        assert feed.is_over and world.feeds.statistics()["owner_calls"] == 0
+
+    play(monkeypatch, scenario)
+
+
 # --- The stop ---
 
 
@@ -308,6 +337,8 @@ def test_readers_of_a_log_share_its_feed_and_the_numbers_say_so(
             "feeds": 2, "idle": 1, "idle_max": feed_module.IDLE_COUNT_MAX, "readers": 2,
             "waiting": 0, "wait_timers": 0,
             "entries": 2, "entries_max_per_feed": WINDOW_COUNT_MAX, "started": 2, "lagged": 1,
+            "owner_calls": 0, "owner_calls_max": CALL_COUNT_MAX, "owner_lacs": 0,
+            "owner_calls_ended": 2,
         }  # fmt: skip
 
     play(monkeypatch, scenario)

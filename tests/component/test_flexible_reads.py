@@ -20,7 +20,7 @@ from duramen.core.flexible.property import ReplicationProperty
 from duramen.core.flexible.segment import FlexibleSegment
 from duramen.core.flexible.sending import has_to_send
 from duramen.core.log_node import LogNode
-from duramen.core.reading.reader import ReaderLimits
+from duramen.core.reading.read_ahead import ReaderLimits
 from duramen.core.reading.replica_order import Place
 from duramen.core.status import BookieStatus
 from duramen.errors import DuramenError

@@ -18,7 +18,7 @@ from duramen.config import parse_log_config
 from duramen.core.log_node import LogNode
 from duramen.core.quorum import Quorum
 from duramen.core.reading.effects import SendRead
-from duramen.core.reading.reader import ReaderLimits
+from duramen.core.reading.read_ahead import ReaderLimits
 from duramen.core.reading.replica_order import Place, ReplicaOrder
 from duramen.core.segment import Fragment, Segment
 from duramen.core.status import BookieStatus

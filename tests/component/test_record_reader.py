@@ -13,7 +13,7 @@ from typing import Any, Final
 import pytest
 
 from duramen.core.reading.effects import Deliver, Gap
-from duramen.core.reading.reader import ReaderLimits
+from duramen.core.reading.read_ahead import ReaderLimits
 from duramen.errors import DuramenError
 from duramen.ids import EntryId, Epoch
 from duramen.runtime.reading.log_reader import DataLost, Truncated

@@ -81,12 +81,27 @@ def test_what_a_role_may_not_call_it_may_not_call_by_a_stream(tmp_path: Path) ->
     async def scenario() -> None:
         world = IssuingWorld(tmp_path)
         async with _secured(world, world.issue("readproxy", "readproxy-0")) as both:
-            # It may ask for a LAC and may not add: no stream is opened to who may not add.
+            # It may ask for a LAC and may not add.
             assert await both.caller.call(both.peer, b"x", "/b/lac") == b"/b/lac x"
-            await wait_for(lambda: both.caller.streams.statistics()["not_opened"] == 1)
+            await wait_for(lambda: both.caller.streams.statistics()["streams"] == 1)
+            assert await both.caller.call(both.peer, b"y", "/b/lac") == b"/b/lac y"
             with pytest.raises(DeniedError):
-                await both.caller.call(both.peer, b"x")
-            assert both.peer.count("stream") == 0
+                await both.caller.call(both.peer, b"z")
+            assert [(way, path) for way, path, _ in both.peer.asked] == [
+                ("call", "/b/lac"), ("stream", "/b/lac"),
+            ]  # fmt: skip
+
+    run_as_services_do(scenario())
+
+
+def test_who_may_ask_for_nothing_there_gets_no_stream(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        world = IssuingWorld(tmp_path)
+        async with _secured(world, world.issue("archive", "archive-0")) as both:
+            with pytest.raises(DeniedError):
+                await both.caller.call(both.peer, b"x", "/b/lac")
+            await wait_for(lambda: both.caller.streams.statistics()["not_opened"] == 1)
+            assert both.peer.asked == []
 
     run_as_services_do(scenario())
 

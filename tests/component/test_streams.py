@@ -16,7 +16,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from starlette.types import Message
 
-from duramen.core.reading.reader import ReaderLimits
+from duramen.core.reading.read_ahead import ReaderLimits
 from duramen.errors import DuramenError
 from duramen.ids import EntryId, Epoch
 from duramen.runtime.reading.positioning.positions import Start

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from duramen.core.log_node import Ending, LogNode
-from duramen.core.reading.reader import ReaderLimits
+from duramen.core.reading.read_ahead import ReaderLimits
 from duramen.ids import EntryId, Epoch, LogId
 from duramen.runtime.reading.log_reader import LogCursor
 from duramen.wire.metadata_json import encode_log, encode_node

@@ -48,6 +48,7 @@ class Focus(NamedTuple):
     """How long a fault lasts about; None: as drawn."""
 
     has_gossip: bool = False
+    has_owner_lacs: bool = False
     does_release: bool = False
     """Segments are short, archived and released at once, under repair; the run is a long one."""
 
@@ -69,6 +70,7 @@ def draw_focused(seed: int, focus: Focus) -> Options:
         places=drawn.places[: len(drawn.places) - drawn.spare_count],
         spare_count=0,
         has_repair=False,
+        has_owner_lacs=focus.has_owner_lacs,
         has_gossip=focus.has_gossip,
         archiver_count=0,
         has_metadata_logs=False,

@@ -119,6 +119,8 @@ class Options:
     """Sequencers stand for auditor."""
     has_reliefs: bool
     """Sequencers ask whom they reach, and give up what others could serve."""
+    has_owner_lacs: bool
+    """Feeds of readers wait at owners, too: asked for, and never drawn."""
     has_gossip: bool
     """Sequencers ping one another, bookies are asked about them, write proxies listen."""
     archiver_count: int
@@ -223,6 +225,7 @@ def draw_options(
         spare_count=len(spares),
         has_repair=has_repair,
         has_reliefs=random.Random(f"relief {seed}").random() < _RELIEF_RATIO,
+        has_owner_lacs=False,
         has_gossip=has_gossip,
         archiver_count=0 if tiered is None else 2,
         has_metadata_logs=tiered is not None and _draw_metadata_logs(seed),

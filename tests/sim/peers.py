@@ -16,6 +16,7 @@ from typing import Any, Final
 from duramen.core.status import BookieStatus
 from duramen.runtime.http_client import NoAnswerError, OverloadedError, UnreachableError
 from duramen.units import MS, SECOND
+from duramen.wire.sequencer_calls import LAC_PATH
 from tests.sim.frames import SimFrame
 from tests.sim.network import Network
 from tests.sim.node_loop import Promise
@@ -33,8 +34,12 @@ class SimPeers:
         self._node = node
         self._peers = peers
 
-    async def call(self, url: str, body: SimFrame, timeout_us: int) -> Any:
-        """Ask the bookie that the url names; raises as the production client does."""
+    async def call(self, url: str, body: SimFrame | bytes, timeout_us: int) -> Any:
+        """Ask the bookie that the url names, or an owner; raises as the production client does."""
+        if url.endswith(LAC_PATH):
+            # Only of a stream: a connection never doubles what it carries.
+            owner = url.removesuffix(LAC_PATH)
+            return await self.ask(owner, LAC_PATH, body, timeout_us, is_stream=True)
         name, _, kind = url.partition("/b/")
         timeout_us = max(timeout_us // _GRAIN_US, 1) * _GRAIN_US
         answer = await self.ask(name, kind, body, timeout_us, is_stream=False)

@@ -208,7 +208,7 @@ class Run:
         regions = sorted({region for region, _ in options.places})
         self.cluster = cluster = Cluster(
             self.seed, len(options.logs), self.network, self.store, self.bookies, self.checkers,
-            self.cold_files,
+            self.cold_files, self.sequencers if options.has_owner_lacs else {},
         )  # fmt: skip
         self.archivers = [
             Archiver(world, index, regions, cluster) for index in range(options.archiver_count)

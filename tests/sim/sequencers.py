@@ -48,11 +48,13 @@ from duramen.units import MS, SECOND
 from duramen.wire.control_record import encode_control
 from duramen.wire.entry import CONTROL, STATE, encode_entry, read_entry_info
 from duramen.wire.metadata_json import encode_log, read_bookie, read_log
+from duramen.wire.sequencer_calls import LAC_PATH
 from duramen_sequencer.append_frames import AppendFrames
 from duramen_sequencer.fencing import set_token
 from duramen_sequencer.life.keeping import Keeping
 from duramen_sequencer.life.retention import RetentionRounds
 from duramen_sequencer.ownership.hand_over import HandOver, Operation
+from duramen_sequencer.ownership.lac_waits import LacWaits
 from duramen_sequencer.ownership.reaching import Reaching
 from duramen_sequencer.ownership.reliefs import LogReliefs
 from tests.sim.hosting import CountedLink, SimHost, SimProbes, SimRoster
@@ -127,6 +129,7 @@ class SequencerNode(Node):
         self._has_gossip = options.has_gossip
         self._unreached: tuple[str, ...] = ()
         self._frames: AppendFrames
+        self._lac_waits: LacWaits
         self._hand_over: HandOver
         self._log_count = len(options.logs)
         chance = random.Random(f"clock {self.name} {options.clock_skew_us}")
@@ -168,6 +171,7 @@ class SequencerNode(Node):
         probes = SimProbes(self._network, self, self._peers)
         self.host = SimHost(self, self.lanes, self._roster, probes)
         self._frames = AppendFrames(self.host)
+        self._lac_waits = LacWaits(self.host.drivers.get)
         self._hand_over = HandOver(self.host, peers)
         segments = open_segment_nodes(self.link.store, self.link.paths, self.lanes)
         self.keeping = None
@@ -217,6 +221,7 @@ class SequencerNode(Node):
             self.loop.run_task(self._stop())
 
     async def _stop(self) -> None:
+        self._lac_waits.stop()
         if self.seat is not None:
             await self.seat.stop()
         if self.gossiping is not None:
@@ -299,8 +304,17 @@ class SequencerNode(Node):
         if kind == MEMBERS:
             self.loop.run_task(self._answer_member(body, reply))
             return
+        if kind == LAC_PATH:
+            self.loop.run_task(self._answer_lac(body, reply))
+            return
         assert kind == "append", kind
         self.loop.run_task(self._answer_lane(body, reply))
+
+    async def _answer_lac(self, body: bytes, reply: Reply) -> None:
+        answer = await self._lac_waits.on_call(body)
+        assert answer[0] == 200, "there are not so many readers"
+        self.world.counts["lac told by an owner"] += 1
+        reply(answer[2])
 
     async def _answer_lane(self, body: bytes, reply: Reply) -> None:
         """A frame of a write proxy: pieces of its answer are numbered, the last one is empty."""

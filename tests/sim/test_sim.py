@@ -12,6 +12,7 @@ import gc
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -45,6 +46,7 @@ SEEDS: Final = sorted({
 })  # fmt: skip
 WORKER_COUNT: Final = 2
 DIGEST_SEEDS: Final = sized(fast=2, gate=3, night=200)
+OWNER_LAC_SEEDS: Final = range(7_001, 7_001 + sized(fast=1, gate=3, night=200))
 REPAIR_SEED: Final = 4
 """Drained, removed, lost and replaced bookies, in few events."""
 METADATA_SEED: Final = 84
@@ -105,6 +107,16 @@ def test_an_owner_that_nobody_told_of_its_successor_refuses_nothing(seed: int) -
     assert result.violation is None
     assert result.counts["asked zombie: append_at_end"] >= 3
     assert result.counts["asked zombie: append_plain"] >= 12
+
+
+@pytest.mark.parametrize("seed", OWNER_LAC_SEEDS)
+def test_feeds_that_ask_owners_are_shown_what_is_acknowledged_and_no_more(seed: int) -> None:
+    result = Run(
+        seed, drawn=replace(draw_options(seed, copysets=DRAWN), has_owner_lacs=True)
+    ).play()
+    assert result.violation is None
+    assert result.counts["lac told by an owner"] >= 30
+    assert result.counts["takeover asked"] + result.counts["orphan found"] >= 1, "others own too"
 
 
 def test_a_seed_is_a_run_whatever_the_hash_seed(sweep: list[Result]) -> None:

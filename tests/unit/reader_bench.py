@@ -18,12 +18,10 @@ from duramen.core.reading.effects import (
     SetTimer,
     Skip,
 )
+from duramen.core.reading.polling import POLL_US
 from duramen.core.reading.range_read import NodesAbsence
-from duramen.core.reading.reader import (
-    POLL_US,
-    Reader,
-    ReaderLimits,
-)
+from duramen.core.reading.read_ahead import ReaderLimits
+from duramen.core.reading.reader import Reader
 from duramen.core.reading.replica_order import (
     Place,
     ReplicaOrder,

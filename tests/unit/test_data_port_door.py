@@ -34,6 +34,7 @@ MAY: Final = {
     "/b/pull": {"sequencer"},
     "/b/members": {"sequencer"},
     "/s/append": {"writeproxy"},
+    "/s/lac": {"readproxy"},
     "/s/control": {"sequencer", "writeproxy", "readproxy", "corewriter", "corereader"},
     "/s/members": {"sequencer", "writeproxy", "bookie"},
 }

@@ -20,6 +20,7 @@ from duramen.core.segment import Totals
 from duramen.core.status import BookieStatus
 from duramen.errors import ERRORS, DuramenError
 from duramen.ids import (
+    LAST_ENTRY_ID,
     NOTHING,
     BookieId,
     Dlsn,
@@ -74,7 +75,9 @@ from duramen.wire.sequencer_calls import (
     AppendedBatch,
     AppendedEarly,
     AppendOptions,
+    LacWait,
     LogMark,
+    OpenLac,
     Redirect,
 )
 from tests.golden import read_golden
@@ -117,6 +120,8 @@ RESULTS: list[tuple[int, sequencer_calls.AppendResult]] = [
     (0, Redirect(SequencerId("s1"), "http://127.0.0.1:7201")),
     (2, DuramenError("window_full", "wait", field="log", retry_after_ms=200)),
 ]
+LAC_WAIT = LacWait(LogId(7), Epoch(3), NOTHING, 10_000)
+OPEN_LAC = OpenLac(Epoch(3), EntryId(17))
 PLACED = [PlacedBatch(Dlsn(Epoch(3), EntryId(17), 2), 1_002, 2, BATCH)]
 
 INVENTORY = Inventory(LEDGER, EntryId(4), EntryId(900))
@@ -176,6 +181,12 @@ FRAMES: dict[str, tuple[bytes, Parse, Any]] = {
         repair_calls.pack_pull_answer(PULL_ANSWER), repair_calls.parse_pull_answer, PULL_ANSWER,
     ),
     "read-answer": (pack_batches(PLACED), parse_batches, PLACED),
+    "sequencer-lac": (
+        sequencer_calls.pack_lac_wait(LAC_WAIT), sequencer_calls.parse_lac_wait, LAC_WAIT,
+    ),
+    "sequencer-lac-answer": (
+        sequencer_calls.pack_open_lac(OPEN_LAC), sequencer_calls.parse_open_lac, OPEN_LAC,
+    ),
     **FLEXIBLE_FRAMES,
 }  # fmt: skip
 
@@ -255,6 +266,21 @@ def test_every_error_travels_with_its_certainty(code: str) -> None:
         ((_, back),) = sequencer_calls.parse_results(sequencer_calls.pack_results([(0, error)]))
         assert isinstance(back, DuramenError)
         assert (back.code, back.uncertain) == (code, error.uncertain)
+
+
+@pytest.mark.parametrize("found", [None, (1, NOTHING), (9, LAST_ENTRY_ID)])
+def test_what_is_open_travels_as_it_is(found: tuple[int, int] | None) -> None:
+    word = None if found is None else OpenLac(Epoch(found[0]), EntryId(found[1]))
+    assert sequencer_calls.parse_open_lac(sequencer_calls.pack_open_lac(word)) == word
+
+
+@pytest.mark.parametrize("row_count", [0, 2])
+def test_a_wait_is_for_one_log_and_has_a_bound(row_count: int) -> None:
+    row = struct.Struct("<IIII")
+    with pytest.raises(FrameError, match="one row"):
+        sequencer_calls.parse_lac_wait(pack_frame(b"DLWQ", row, [(7, 3, 0, 1)] * row_count))
+    with pytest.raises(FrameError, match="10001 ms"):
+        sequencer_calls.parse_lac_wait(pack_frame(b"DLWQ", row, [(7, 3, 0, 10_001)]))
 
 
 def test_duplicates_travel_with_and_without_their_positions() -> None:

@@ -5,8 +5,7 @@ R18.
 """
 
 from duramen.core.reading.effects import WatchMetadata
-from duramen.core.reading.read_ahead import FIRST_BYTES, ReadAhead
-from duramen.core.reading.reader import ReaderLimits
+from duramen.core.reading.read_ahead import FIRST_BYTES, ReadAhead, ReaderLimits
 from duramen.ids import Epoch
 from tests.unit.reader_bench import Bench, make_log, make_segment, one_read
 

@@ -19,12 +19,9 @@ from duramen.core.reading.effects import (
     SetTimer,
     WatchMetadata,
 )
-from duramen.core.reading.reader import (
-    FIRST_PAUSE_US,
-    POLL_US,
-    ReaderLimits,
-    ReaderState,
-)
+from duramen.core.reading.polling import POLL_US
+from duramen.core.reading.read_ahead import ReaderLimits
+from duramen.core.reading.reader import FIRST_PAUSE_US, ReaderState
 from duramen.core.reading.replica_order import (
     OVERLOAD_MEMORY_US,
 )

@@ -14,10 +14,17 @@ from duramen.core.reading.effects import (
     SetTimer,
     WatchMetadata,
 )
-from duramen.core.reading.reader import LOOK_US, POLL_US, SECOND_POLL_US
+from duramen.core.reading.polling import (
+    LOOK_US,
+    OWNER_US,
+    OWNER_WAIT_US,
+    POLL_US,
+    SECOND_POLL_US,
+)
 from duramen.core.reading.replica_order import SILENCE_MEMORY_US
+from duramen.core.reading.runs import list_replicas
 from duramen.core.status import BookieStatus
-from duramen.ids import Epoch
+from duramen.ids import EntryId, Epoch
 from tests.unit.reader_bench import A, B, Bench, C, make_log, make_segment, one_read
 
 
@@ -163,3 +170,88 @@ def test_a_read_that_came_late_costs_the_bookie_its_place() -> None:
     other = Bench(is_following=False)
     assert other.order is not bench.order
     assert bench.order.rank([A, B, C], bench.now_us)[0] == B, "for every reader of the process"
+
+
+# --- The owner tells its LAC ---
+
+
+def tell(bench: Bench, lac: int, epoch: int = 1) -> list[Effect]:
+    bench.reader.on_lac(Epoch(epoch), EntryId(lac), bench.now_us, by_owner=True)
+    return bench.take()
+
+
+def test_a_poll_that_is_to_bring_what_the_owner_told_of_is_waited_for() -> None:
+    bench, poll = open_tail()
+    assert tell(bench, 0) == [SetTimer(bench.now_us + OWNER_WAIT_US)]
+    assert tell(bench, 1) == [], "the poll is out still, and waited for no longer"
+    effects = bench.answer(poll, 0, 1, highest=1, after_us=OWNER_WAIT_US - 1)
+    assert bench.delivered == [(1, 0), (1, 1)]
+    assert one_read(effects).wait_for == 2, "and nothing was read besides"
+
+
+def test_a_poll_that_does_not_bring_it_is_given_up_for_a_read() -> None:
+    bench, poll = open_tail()
+    tell(bench, 0)
+    assert advance(bench, OWNER_WAIT_US - 1) == [SetTimer(bench.now_us + 1)]
+    cancelled, read = advance(bench, 1)
+    assert cancelled == CancelRead(poll.read_id)
+    assert isinstance(read, SendRead) and not read.wait_us and read.first == read.last == 0
+
+
+def test_who_is_not_to_have_what_the_owner_told_of_is_not_waited_for() -> None:
+    """Of three bookies each entry is at two."""
+    bench = Bench()
+    bench.take()
+    segment = make_segment(1, write_quorum=2)
+    poll = one_read(bench.metadata(make_log(2, 0), segment))
+    stranger = next(n for n in range(3) if poll.member not in list_replicas(segment, EntryId(n)))
+    for entry in range(stranger):
+        bench.answer(poll, *range(entry + 1), lac=entry)
+    effects = tell(bench, stranger)
+    assert [type(effect) for effect in effects[-1:]] == [SendRead]
+
+
+def test_a_lac_that_is_about_to_come_from_the_owner_is_not_polled_for() -> None:
+    bench, poll = open_tail()
+    tell(bench, 0)
+    poll = one_read(bench.answer(poll, 0))
+    assert bench.answer(poll, 1) == [SetTimer(bench.now_us + OWNER_WAIT_US)], "it is here"
+    read = one_read(tell(bench, 1))
+    assert not read.wait_us, "which the cache answers"
+    bench.answer(read, 1)
+    assert bench.delivered == [(1, 0), (1, 1)]
+
+
+def test_an_owner_that_tells_nothing_is_waited_for_once_an_entry() -> None:
+    bench, poll = open_tail()
+    tell(bench, 0)
+    poll = one_read(bench.answer(poll, 0))
+    bench.answer(poll, 1)
+    early = advance(bench, OWNER_WAIT_US - 1)
+    assert early == [SetTimer(bench.now_us + 1)]
+    poll = one_read(advance(bench, 1))
+    assert poll.wait_us and (poll.first, poll.wait_for) == (2, 1)
+    assert bench.delivered == [(1, 0)]
+    bench.answer(poll, lac=1)
+    assert bench.reader.bound == 1, "as a bookie told"
+
+
+def test_an_owner_that_was_silent_for_a_while_is_not_counted_on() -> None:
+    bench, poll = open_tail()
+    tell(bench, 0)
+    poll = one_read(bench.answer(poll, 0))
+    assert one_read(bench.answer(poll, 1, after_us=OWNER_US)).wait_us
+
+
+def test_a_lac_of_another_segment_shows_nothing() -> None:
+    bench, _ = open_tail()
+    assert tell(bench, 5, epoch=2) == [] and tell(bench, -1) == []
+    assert bench.reader.bound == -1
+
+
+def test_the_owners_lac_counts_while_the_metadata_are_looked_at() -> None:
+    bench = Bench()
+    bench.take()
+    assert tell(bench, 3) == []
+    read = one_read(bench.metadata(make_log(2, 0), make_segment(1)))
+    assert not read.wait_us and bench.reader.bound == 3

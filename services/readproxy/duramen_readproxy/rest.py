@@ -21,7 +21,7 @@ from duramen.core.flexible.segment import AnySegment
 from duramen.core.life.release import can_do_without_hot_copies
 from duramen.core.life.trim import SegmentStatus, status_of
 from duramen.core.log_node import LogNode
-from duramen.core.reading.reader import ReaderLimits
+from duramen.core.reading.read_ahead import ReaderLimits
 from duramen.ids import Epoch
 from duramen.runtime.admission.callers import AdmittedCall, call_of
 from duramen.runtime.public.answers import (

@@ -39,10 +39,12 @@ from duramen.runtime.reading.owner_word import OwnerWords
 from duramen.runtime.reading.positioning.positions import Positions
 from duramen.runtime.reading.positioning.segment_edges import SegmentEdges
 from duramen.runtime.reading.tail import TailFinder
-from duramen.runtime.registry import Registration
+from duramen.runtime.registry import Registration, Roster
 from duramen.runtime.role import ServiceOptions
+from duramen.runtime.security.peers import notify_learners
 from duramen.runtime.security.process_security import ProcessSecurity, domain_of, learn_role
 from duramen.runtime.security.public_certificate import open_public_certificate
+from duramen.runtime.standing.call_streams import CallStreams
 from duramen.runtime.stores.metadata_store import MetadataStore, SessionState
 from duramen.runtime.turning.fitting import FitCheck
 from duramen.wire.metadata_json import Paths
@@ -85,7 +87,9 @@ class ReadProxy:
         self._cache = EntryCache(cache_bytes)
         # The bookies close it.
         self._security = security
-        self._client = PeerClient(security)
+        self._streams = CallStreams(security)
+        self._client = PeerClient(security, self._streams)
+        self._owners = self._make_roster(paths)
         self._bookies = Bookies(
             store, paths.available, here, SystemRandom(), client=self._client,
             learn=learn_role(security, Role.BOOKIE),
@@ -95,10 +99,9 @@ class ReadProxy:
         self._metadata_records = MetadataRecords(store, paths, self.fetcher.fetch_run)
         segment_nodes = SegmentNodes(store, paths, self._metadata_records)
         self.catalog = Catalog(store, paths, segment_nodes, age_max_us=options.metadata_age_max_us)
-        self.tails = TailFinder(
-            self._bookies, self.fetcher, OwnerWords(store, paths, self._client, security).ask
-        )
-        self.feeds = Feeds(self.fetcher)
+        owner_words = OwnerWords(store, paths, self._client, security)
+        self.tails = TailFinder(self._bookies, self.fetcher, owner_words.ask)
+        self.feeds = Feeds(self.fetcher, owner_words)
         self.encodings = SharedEncodings()
         self.streams = StreamCounts()
         self.places = ReadingPlaces()
@@ -156,6 +159,7 @@ class ReadProxy:
         fitting = FitCheck(self._store, self._options)
         await fitting.wait_fitting()
         await self._bookies.start()
+        await self._owners.start()
         await self.homes.start()
         if self._forwarder is not None:
             await self._forwarder.start()
@@ -189,6 +193,7 @@ class ReadProxy:
         await self.places.stop()
         await self.fetcher.stop()
         await self.homes.stop()
+        await self._owners.stop()
         await self._bookies.stop()
         if self._security is not None:
             await self._security.rights.stop()
@@ -224,6 +229,7 @@ class ReadProxy:
             "segment_edges": self.edges.statistics(),
             "tails": self.tails.statistics(),
             "feeds": self.feeds.statistics(),
+            "owner_streams": self._streams.statistics(),
             "encodings": self.encodings.statistics(),
             "streams": self.streams.statistics(),
             "places": self.places.statistics(),
@@ -243,6 +249,11 @@ class ReadProxy:
         """
         if self._is_draining:
             raise DuramenError("server_draining", "this read proxy is stopping: ask another one")
+
+    def _make_roster(self, paths: Paths) -> Roster:
+        """Sequencers, of whom some own the logs that are read here."""
+        learn = notify_learners(learn_role(self._security, Role.SEQUENCER), self._streams.learn)
+        return Roster(self._store, paths.sequencers, learn=learn)
 
     def _describe(self) -> dict[str, Any]:
         options = self._options

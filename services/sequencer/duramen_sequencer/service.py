@@ -60,6 +60,7 @@ from duramen.runtime.turning.fitting import FitCheck
 from duramen.units import MIB
 from duramen.wire.member_calls import PATH as MEMBERS_PATH
 from duramen.wire.metadata_json import MetadataJsonError, Paths
+from duramen.wire.sequencer_calls import LAC_PATH
 from duramen_sequencer.append_frames import AppendFrames
 from duramen_sequencer.control import Control, Operation
 from duramen_sequencer.fencing import set_token
@@ -76,6 +77,7 @@ from duramen_sequencer.ownership.admin_routes import add_ownership_routes
 from duramen_sequencer.ownership.balancing import Balancing
 from duramen_sequencer.ownership.hand_over import HandOver
 from duramen_sequencer.ownership.hot_logs import HotLogs
+from duramen_sequencer.ownership.lac_waits import LacWaits
 from duramen_sequencer.ownership.reaching import Reaching
 from duramen_sequencer.ownership.reliefs import LogReliefs
 from duramen_sequencer.ownership.weighing import Weighing
@@ -157,7 +159,7 @@ class SequencerService:
         }
         tally = None if security is None else security.tally
         self._control = Control(store, self._paths, operations, check_config, tally=tally)
-        self._frames = AppendFrames(self.host)
+        self._frames, self._lac_waits = AppendFrames(self.host), LacWaits(self.host.drivers.get)
         self._server, self._stream_server = self._make_servers()
         self._registration = registration = self._make_registration()
         self._reaching = Reaching(
@@ -213,6 +215,7 @@ class SequencerService:
     async def stop(self) -> None:
         """Close the open segments, then everything else."""
         self._is_ready = False
+        self._lac_waits.stop()
         if self._handed_trail is not None:
             # The audit log may be one of those that are closed next.
             await self._handed_trail.stop()
@@ -252,6 +255,7 @@ class SequencerService:
             "streams": self._streams.statistics(),
             "stream_server": describe_server(self._stream_server),
             "frames": self._frames.statistics(),
+            "lac_waits": self._lac_waits.statistics(),
             "cold": None if self._cold is None else self._cold.statistics(),
             "metadata": self._store.statistics(),
             **self._surveyor.statistics(),
@@ -396,8 +400,10 @@ class SequencerService:
     async def _on_call(self, path: str, body: bytes, caller: Identity | None) -> Answer:
         if path == MEMBERS_PATH and self._gossiping is not None:
             return await self._gossiping.on_call(body, caller)
+        if path == LAC_PATH:
+            return await self._lac_waits.on_call(body)
         if path != "/s/control":
-            return 404, "text/plain", b"the sequencer serves /s/append and /s/control"
+            return 404, "text/plain", b"the sequencer serves /s/append, /s/lac and /s/control"
         try:
             answer = await self._control.handle(body, caller)
             return 200, "application/json", json.dumps(answer).encode()

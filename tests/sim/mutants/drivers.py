@@ -19,6 +19,8 @@ from duramen.wire import bookie_calls
 from duramen.wire import entry as entry_module
 from duramen.wire.bookie_calls import Marks
 from duramen.wire.entry import read_entry_info
+from duramen.wire.sequencer_calls import OpenLac
+from tests.sim.focus import Focus
 from tests.sim.log_kinds import DRAWN
 from tests.sim.mutants.mutant import Mutant
 
@@ -97,7 +99,17 @@ def _compress_from_the_end(batches: Sequence[bytes], payload_bytes: int) -> byte
     return _compress(batches[::-1], payload_bytes)
 
 
+def _find_stored_end(self: LogDriver) -> OpenLac | None:
+    ours = self.core.open_epoch
+    return None if ours is None else OpenLac(ours.number, ours.writer.lap)
+
+
 MUTANTS: Final[dict[str, Mutant]] = {
+    "owner-tells-what-is-stored": Mutant(
+        "R30", "an owner tells feeds of entries that are sent and not acknowledged",
+        ((LogDriver, "open_lac", property(_find_stored_end)),),
+        focus=Focus(("sequencer killed", "node cut off"), has_owner_lacs=True),
+    ),
     "unanswered-seal-is-a-seal": Mutant(
         "R12", "lanes report a seal that nobody answered as done",
         ((BookieLanes, "_seal", _seal_of_the_silent),),

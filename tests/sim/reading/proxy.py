@@ -11,10 +11,11 @@ Not here: what clients do with it. Documented in docs/testing.md.
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from typing import Final, NamedTuple, cast
 
 from duramen.core.log_node import LogNode
-from duramen.core.reading.reader import ReaderLimits
+from duramen.core.reading.read_ahead import ReaderLimits
 from duramen.core.reading.replica_order import Place
 from duramen.core.sequencer.exactly_once.stamps import SnapshotPart, TokenRecord
 from duramen.ids import NOTHING, EntryId, Epoch, LogId, ledger_of
@@ -23,6 +24,7 @@ from duramen.runtime.metadata_log.records import MetadataRecords
 from duramen.runtime.metadata_log.segment_nodes import SegmentNodes
 from duramen.runtime.reading.bookies import RangeFetcher
 from duramen.runtime.reading.cache import EntryCache
+from duramen.runtime.reading.owner_word import OwnerWords
 from duramen.runtime.reading.positioning.log_view import LiveLog
 from duramen.runtime.reading.positioning.positions import Positions
 from duramen.runtime.reading.tail import TailFinder
@@ -31,7 +33,9 @@ from duramen.units import KIB, MS
 from duramen.wire.entry_history import read_history
 from duramen.wire.metadata_json import read_any_segment, read_log
 from duramen_readproxy.following.feed import Feeds
+from duramen_readproxy.following.owner_follower import AskOwners
 from duramen_readproxy.following.places import ReadingPlaces
+from tests.no_owners import NoOwners
 from tests.sim.archive.cold_files import ColdFiles
 from tests.sim.checkers import Checkers
 from tests.sim.known_bytes import know_entry
@@ -59,6 +63,8 @@ class Cluster(NamedTuple):
     bookies: dict[str, BookieNode]
     history: Checkers
     cold_files: ColdFiles | None
+    owners: Mapping[str, Node]
+    """Sequencers that feeds ask; none: they ask nobody."""
 
 
 class ReadProxy(Node):
@@ -70,7 +76,8 @@ class ReadProxy(Node):
         self.history = cluster.history
         self.rng = random.Random(f"{name} {cluster.seed}")
         self.session = StoreSession(cluster.store, self, _ignore, _ignore)
-        self._client = SimPeers(cluster.network, self, cluster.bookies)
+        peers = {**cluster.bookies, **cluster.owners}
+        self._client = SimPeers(cluster.network, self, peers)
         self.begin()
 
     def begin(self) -> None:
@@ -93,11 +100,16 @@ class ReadProxy(Node):
             store, PATHS, MetadataRecords(store, PATHS, self.fetcher.fetch_run)
         )
         self.finder = TailFinder(self._bookies, self.fetcher)
-        self.feeds = Feeds(self.fetcher)
+        self.feeds = Feeds(self.fetcher, self._make_owners(store))
         self.places = ReadingPlaces()
         self.positions = Positions(lambda: self.world.now_us // MS)
         self._followers: dict[LogId, WatchedFollower] = {}
         self.loop.run_task(self._bookies.start())
+
+    def _make_owners(self, store: MetadataStore) -> AskOwners:
+        if not self.cluster.owners:
+            return NoOwners()
+        return OwnerWords(store, PATHS, cast(PeerClient, self._client))
 
     def tear_down(self) -> None:
         """End what is under way. No process that is killed does that, and nobody else sees it;

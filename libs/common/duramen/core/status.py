@@ -11,6 +11,7 @@ Source: R1, R10, R15, docs/protocol/wire.md "what an answer's status allows one 
 from __future__ import annotations
 
 import enum
+from typing import Final
 
 
 class BookieStatus(enum.IntEnum):
@@ -39,3 +40,11 @@ class BookieStatus(enum.IntEnum):
     """Made by the caller: no connection; the request was not processed, as far as is known."""
     TIMEOUT = 101
     """Made by the caller: no answer in time; the request may have been processed."""
+
+
+BOOKIE_FAULTS: Final = (
+    BookieStatus.UNREACHABLE,
+    BookieStatus.TIMEOUT,
+    BookieStatus.WRONG_INCARNATION,
+)
+"""Failures of the bookie and not only of the entry: readers ask it last for a while."""

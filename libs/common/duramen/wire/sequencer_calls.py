@@ -1,4 +1,4 @@
-"""Requests and answers of the sequencer's data plane: append. Control calls are JSON.
+"""Requests and answers of the sequencer's data plane: append, and the LAC. Control is JSON.
 
 An append request is one frame: a row per batch (log, deadline, bytes), the batches as payload.
 The answer is a *stream* of frames: each carries the rows that were decided together, and every row
@@ -6,7 +6,7 @@ names the batch that it answers, so that a log which is being taken over delays 
 
 Code 0 is success, 1 … are those of `duramen.errors`; NOT_OWNER (1000) is a redirect whose detail
 names the owner, EARLY (1001) a success whose sequence number is not known yet.
-Source: docs/protocol/wire.md "Sequencer: POST /s/append".
+Source: docs/protocol/wire.md "Sequencer: POST /s/append", docs/protocol/owner-lac.md "The call".
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from duramen.errors import ERRORS_BY_WIRE, DuramenError
-from duramen.ids import Dlsn, EntryId, Epoch, LogId, SequencerId
+from duramen.ids import NOTHING, WIRE_NOTHING, Dlsn, EntryId, Epoch, LogId, SequencerId
 from duramen.wire.frame import (
     HEADER_BYTES,
     FrameError,
@@ -38,6 +38,8 @@ from duramen.wire.frame import split_payload as _split
 #              tail sequence number u64, tail timestamp ms i64; bytes of the detail u32, 0 u32
 #              code = 1001: as 0, but sequence numbers and the tail are not known, and 0
 #              payload: per row, the detail as JSON
+# lac     row  log u32, epoch u32, above u32 (2³² − 1: nothing), how long to wait in ms u32
+# answer  row  the epoch that is open u32 (0: none), its LAC u32
 
 NOT_OWNER: Final = 1000
 EARLY: Final = 1001
@@ -48,9 +50,14 @@ _OPTIONS_KEPT: Final = 256
 _DUPLICATE: Final = 1
 _NO_POSITION: Final = 2
 
+LAC_PATH: Final = "/s/lac"
+LAC_WAIT_MS_MAX: Final = 10_000
+
 _APPEND = struct.Struct("<IIII")
 _APPEND_V1 = struct.Struct("<III")
 _RESULT = struct.Struct("<IHHIIIIQqIIIIQqII")
+_LAC_WAIT = struct.Struct("<IIII")
+_OPEN_LAC = struct.Struct("<II")
 
 
 class AppendOptions(NamedTuple):
@@ -79,6 +86,22 @@ class Append(NamedTuple):
     deadline_ms: int
     batch: bytes | memoryview
     options: AppendOptions = NO_OPTIONS
+
+
+class LacWait(NamedTuple):
+    """A wait for the LAC of `epoch` to rise above `above`, for at most `wait_ms` (to 10,000)."""
+
+    log_id: LogId
+    epoch: Epoch
+    above: EntryId
+    wait_ms: int
+
+
+class OpenLac(NamedTuple):
+    """The epoch that a sequencer has open of a log, and the LAC there, `NOTHING` at first."""
+
+    epoch: Epoch
+    lac: EntryId
 
 
 class LogMark(NamedTuple):
@@ -307,3 +330,40 @@ def _read_result(row: tuple[Any, ...], detail_bytes: bytes) -> AppendResult:
 
 def _json(detail: dict[str, Any]) -> bytes:
     return json.dumps(detail, sort_keys=True).encode()
+
+
+def pack_lac_wait(wait: LacWait) -> bytes:
+    """A request of `/s/lac`."""
+    log_id, epoch, above, wait_ms = wait
+    return pack_frame(b"DLWQ", _LAC_WAIT, [(log_id, epoch, above & WIRE_NOTHING, wait_ms)])
+
+
+def parse_lac_wait(data: bytes) -> LacWait:
+    """Raises FrameError where it is none, or is to wait for too long."""
+    log_id, epoch, above, wait_ms = _read_row(data, b"DLWQ", _LAC_WAIT)
+    if wait_ms > LAC_WAIT_MS_MAX:
+        raise FrameError(f"a wait of {wait_ms} ms is longer than {LAC_WAIT_MS_MAX:,} ms")
+    return LacWait(LogId(log_id), Epoch(epoch), _read_entry(above), wait_ms)
+
+
+def pack_open_lac(found: OpenLac | None) -> bytes:
+    """An answer of `/s/lac`; None: no epoch of the log is open."""
+    epoch, lac = found or (0, NOTHING)
+    return pack_frame(b"DLWR", _OPEN_LAC, [(epoch, lac & WIRE_NOTHING)])
+
+
+def parse_open_lac(data: bytes) -> OpenLac | None:
+    """Raises FrameError where it is none."""
+    epoch, lac = _read_row(data, b"DLWR", _OPEN_LAC)
+    return OpenLac(Epoch(epoch), _read_entry(lac)) if epoch else None
+
+
+def _read_row(data: bytes, magic: bytes, row: struct.Struct) -> tuple[int, ...]:
+    rows = parse_frame(data, magic, row).rows
+    if len(rows) != 1:
+        raise FrameError(f"expected a frame of one row, not of {len(rows)}")
+    return rows[0]
+
+
+def _read_entry(wire: int) -> EntryId:
+    return NOTHING if wire == WIRE_NOTHING else EntryId(wire)

@@ -1,11 +1,11 @@
 """One reader upstream for all who tail a log: the feed.
 
-The feed of a log follows it with a cursor of its own: one long poll at the bookies and one look at
-the metadata, however many readers wait. What it delivers is noted in a window (`core.reading`), its
-bytes lie in the cache, and everybody who waits is woken. A reader costs the feed nothing: who is
-slow falls out of the window and reads by itself, from cache or bookies, until it has caught up. A
-feed ends when the last reader is gone for a moment, when the log has ended, or when what comes next
-was truncated or lost: then each reader finds out for itself.
+The feed of a log follows it with a cursor of its own: one long poll at the bookies, one look at the
+metadata and one wait at its owner (`owner_follower`), however many readers wait. What it delivers
+is noted in a window (`core.reading`), its bytes lie in the cache, and everybody who waits is woken.
+A reader costs the feed nothing: who is slow falls out of the window and reads by itself, from cache
+or bookies, until it has caught up. A feed ends when the last reader is gone for a moment, when the
+log has ended, or when what comes next was truncated or lost: then each reader finds out for itself.
 
 Not here: what a reader does with entries (`record_reader`). One `Feeds` per process.
 Source: docs/protocol/read-answers.md "Who shares what", docs/protocol/reading.md "Long polls".
@@ -20,7 +20,7 @@ from functools import partial
 from typing import Final
 
 from duramen.core.reading.feed_window import WINDOW_COUNT_MAX, FedEntry, FeedWindow, Position
-from duramen.core.reading.reader import ReaderLimits
+from duramen.core.reading.read_ahead import ReaderLimits
 from duramen.errors import DuramenError
 from duramen.ids import LogId
 from duramen.runtime.admission.callers import AdmittedCall
@@ -30,6 +30,8 @@ from duramen.runtime.reading.metadata import LogFollower
 from duramen.runtime.reading.tail import Tail
 from duramen.units import KIB, MIB
 from duramen.wire.entry import read_entry_info
+from duramen.wire.sequencer_calls import OpenLac
+from duramen_readproxy.following.owner_follower import AskOwners, OwnerCalls, OwnerFollower
 from duramen_readproxy.following.waiting_room import WaitingRoom
 
 LINGER_S: Final = 2.0
@@ -50,7 +52,12 @@ class LogFeed:
     """
 
     def __init__(
-        self, follower: LogFollower, fetcher: RangeFetcher, position: Position, seq_num: int
+        self,
+        follower: LogFollower,
+        fetcher: RangeFetcher,
+        calls: OwnerCalls,
+        position: Position,
+        seq_num: int,
     ) -> None:
         self.log_id = follower.log_id
         self.window = FeedWindow(position, WINDOW_COUNT_MAX)
@@ -64,7 +71,11 @@ class LogFeed:
         self._is_stopping = False
         self.room = WaitingRoom()
         """Those who wait for more."""
+        self._follower = follower
         self._cursor = LogCursor(follower, fetcher, position, _LIMITS)
+        self._owner_follower = OwnerFollower(
+            self.log_id, calls, self._find_known, self._cursor.learn_owner_lac
+        )
         self._task = asyncio.create_task(self._run())
 
     @property
@@ -130,16 +141,11 @@ class LogFeed:
         try:
             async with self._cursor as cursor:
                 cursor.follow()
-                while (delivered := await cursor.take(self._seq_num)) is not None:
-                    last = read_entry_info(delivered.entries[-1][1])
-                    self._seq_num = delivered.start_seq_num + last.totals.record_count
-                    self.window.add(
-                        delivered.epoch,
-                        delivered.start_seq_num,
-                        [entry_id for entry_id, _ in delivered.entries],
-                    )
-                    self.tail = cursor.tail
-                    self.room.wake_all()
+                self._owner_follower.begin()
+                try:
+                    await self._take_all(cursor)
+                finally:
+                    self._owner_follower.end()
                 self.is_ended = True
         except (Truncated, DataLost):
             pass  # each reader comes to it by itself, and tells its client
@@ -148,6 +154,23 @@ class LogFeed:
         finally:
             # Only now is the task done, for all who look: they run after this returned.
             self.room.wake_all()
+
+    async def _take_all(self, cursor: LogCursor) -> None:
+        while (delivered := await cursor.take(self._seq_num)) is not None:
+            last = read_entry_info(delivered.entries[-1][1])
+            self._seq_num = delivered.start_seq_num + last.totals.record_count
+            self.window.add(
+                delivered.epoch,
+                delivered.start_seq_num,
+                [entry_id for entry_id, _ in delivered.entries],
+            )
+            self.tail = cursor.tail
+            self.room.wake_all()
+            self._owner_follower.begin()
+
+    def _find_known(self) -> OpenLac:
+        epoch, _ = self._cursor.position
+        return OpenLac(epoch, self._follower.known_lac(epoch))
 
 
 def _wake(waiter: asyncio.Future[None]) -> None:
@@ -158,9 +181,10 @@ def _wake(waiter: asyncio.Future[None]) -> None:
 class Feeds:
     """The feeds of a process, by log."""
 
-    def __init__(self, fetcher: RangeFetcher) -> None:
+    def __init__(self, fetcher: RangeFetcher, owners: AskOwners) -> None:
         self.is_stopping = False
         self._fetcher = fetcher
+        self._calls = OwnerCalls(owners)
         self._feeds: dict[LogId, LogFeed] = {}
         self._lingering: dict[LogId, asyncio.TimerHandle] = {}
         self._endings: set[asyncio.Task[None]] = set()
@@ -219,10 +243,11 @@ class Feeds:
             "entries_max_per_feed": WINDOW_COUNT_MAX,
             "started": self._counts["started"],
             "lagged": self._counts["lagged"],
+            **self._calls.statistics(),
         }
 
     def _start(self, follower: LogFollower, position: Position, seq_num: int) -> LogFeed:
-        feed = LogFeed(follower, self._fetcher, position, seq_num)
+        feed = LogFeed(follower, self._fetcher, self._calls, position, seq_num)
         self._feeds[feed.log_id] = feed
         self._counts["started"] += 1
         if self.is_stopping:

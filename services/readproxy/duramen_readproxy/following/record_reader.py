@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from duramen.core.reading.effects import Deliver
 from duramen.core.reading.feed_window import FedEntry, Position
-from duramen.core.reading.reader import ReaderLimits
+from duramen.core.reading.read_ahead import ReaderLimits
 from duramen.errors import DuramenError, Retry
 from duramen.ids import EntryId, Epoch, ledger_of
 from duramen.runtime.admission.callers import AdmittedCall

@@ -22,7 +22,7 @@ from duramen.client.sdk.read_batch import ReadBatch
 from duramen.client.sdk.reader import CutAnswer, format_position, make_batches
 from duramen.client.sdk.values import Mark, Moved
 from duramen.core.reading.effects import Deliver
-from duramen.core.reading.reader import ReaderLimits
+from duramen.core.reading.read_ahead import ReaderLimits
 from duramen.errors import DuramenError
 from duramen.ids import Dlsn, EntryId
 from duramen.runtime.reading.log_reader import LogCursor, Truncated

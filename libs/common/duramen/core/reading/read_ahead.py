@@ -9,12 +9,25 @@ Pure. Called by the reader core. Source: docs/protocol/reading.md "Read-ahead".
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
-from duramen.units import KIB
+from duramen.units import KIB, MIB
 
 FIRST_BYTES: Final = 256 * KIB
 """The first range: a call's fixed price is that of copying about so much."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderLimits:
+    """How much a reader asks for at once, and how much it holds for its consumer."""
+
+    range_bytes: int = 4 * MIB
+    buffer_bytes: int = 8 * MIB
+    poll_bytes: int = 1 * MIB
+
+
+DEFAULT_LIMITS: Final = ReaderLimits()
 
 
 class ReadAhead:

@@ -20,7 +20,6 @@ from __future__ import annotations
 import enum
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from duramen.backoff import Backoff
@@ -40,8 +39,17 @@ from duramen.core.reading.effects import (
     Skip,
     WatchMetadata,
 )
+from duramen.core.reading.polling import (
+    LOOK_US,
+    OWNER_WAIT_US,
+    POLL_GRACE_US,
+    POLL_US,
+    SECOND_POLL_US,
+    OwnerPace,
+    is_to_bring,
+)
 from duramen.core.reading.range_read import NodesAbsence
-from duramen.core.reading.read_ahead import ReadAhead
+from duramen.core.reading.read_ahead import DEFAULT_LIMITS, ReadAhead, ReaderLimits
 from duramen.core.reading.replica_order import ReplicaOrder
 from duramen.core.reading.runs import (
     WINDOW_COUNT_MAX,
@@ -51,38 +59,18 @@ from duramen.core.reading.runs import (
     runs_beyond,
 )
 from duramen.core.segment_base import SegmentBase
-from duramen.core.status import BookieStatus
+from duramen.core.status import BOOKIE_FAULTS, BookieStatus
 from duramen.ids import LAST_ENTRY_ID, NOTHING, EntryId, Epoch, Member
 from duramen.limits import COLD_READ_TIMEOUT_US, READ_TIMEOUT_US, RETRY_DELAY_MAX_US
-from duramen.units import MIB, MS, SECOND
-
-POLL_US: Final = 1 * SECOND
-"""One long poll."""
-
-SECOND_POLL_US: Final = 250 * MS
-"""How long a bookie that lags or is frozen can hide the tail: then another one is polled besides.
-A log whose records follow one another faster has one poll at a time."""
-
-LOOK_US: Final = POLL_US * 3 // 4
-"""At a quiet tail the metadata are looked at when a poll ends, and no more often than this."""
+from duramen.units import MS, SECOND
 
 FIRST_PAUSE_US: Final = 50 * MS
 """First pause after all replicas failed."""
 
 _BACKOFF: Final = Backoff(FIRST_PAUSE_US, RETRY_DELAY_MAX_US)
 
-POLL_GRACE_US: Final = 1 * SECOND
-"""How long after the end of its wait a long poll counts as not answered."""
-
 RECHECK_US: Final = 5 * SECOND
 """At the end of the last segment the metadata are read again this often, watch or no watch."""
-
-BOOKIE_FAULTS: Final = (
-    BookieStatus.UNREACHABLE,
-    BookieStatus.TIMEOUT,
-    BookieStatus.WRONG_INCARNATION,
-)
-"""Failures of the bookie and not only of the entry: it is asked last for a while."""
 
 
 class ReaderState(enum.Enum):
@@ -93,15 +81,6 @@ class ReaderState(enum.Enum):
     POLL = "poll"
     PAUSE = "pause"
     CONSUMER = "consumer"
-
-
-@dataclass(frozen=True, slots=True)
-class ReaderLimits:
-    """How much a reader asks for at once, and how much it holds for its consumer."""
-
-    range_bytes: int = 4 * MIB
-    buffer_bytes: int = 8 * MIB
-    poll_bytes: int = 1 * MIB
 
 
 class _SentRead(NamedTuple):
@@ -129,7 +108,7 @@ class Reader:
         order: ReplicaOrder,
         *,
         is_following: bool,
-        limits: ReaderLimits = ReaderLimits(),
+        limits: ReaderLimits = DEFAULT_LIMITS,
     ) -> None:
         self._epoch, self._next = position
         self._order = order
@@ -147,6 +126,7 @@ class Reader:
         self._looked_us: int | None = None
         self._last_read_id = 0
         self._lac: EntryId = NOTHING
+        self._owner = OwnerPace()
         self._stored: EntryId = NOTHING
         self._is_sealed = False
         self._kept: Member | None = None
@@ -274,12 +254,18 @@ class Reader:
         if self._state in (ReaderState.CONSUMER, ReaderState.PAUSE) and self.is_at_tail:
             self._decide(now_us)
 
-    def on_lac(self, epoch: Epoch, lac: EntryId, now_us: int) -> None:
-        """A LAC of segment `epoch` that the driver learnt elsewhere."""
+    def on_lac(self, epoch: Epoch, lac: EntryId, now_us: int, *, by_owner: bool = False) -> None:
+        """A LAC of segment `epoch` that the driver learnt elsewhere, perhaps from its owner."""
+        if by_owner:
+            self._owner.on_told(now_us)
         if epoch != self._epoch or lac <= self._lac:
             return
-        self._lac = lac
-        if self._state in (ReaderState.POLL, ReaderState.CONSUMER):
+        was_told, self._lac = self._next <= self._lac, lac
+        if by_owner and self._is_coming():
+            if not was_told and self._next <= lac:
+                self._speculate_at_us = now_us + OWNER_WAIT_US
+                self._effects.append(SetTimer(self._speculate_at_us))
+        elif self._state in (ReaderState.POLL, ReaderState.CONSUMER):
             self._decide(now_us)
 
     def on_read_answer(
@@ -358,15 +344,15 @@ class Reader:
 
     def on_timer(self, now_us: int) -> None:
         """The time of the last SetTimer has come; one that is early is set again."""
+        is_early = bool(self._reads) and now_us < self._speculate_at_us
         if self._state is ReaderState.PAUSE:
             self._ask_metadata()
-        elif self._state in (ReaderState.READ, ReaderState.POLL) and self._reads:
-            if now_us < self._speculate_at_us:
-                self._effects.append(SetTimer(self._speculate_at_us))
-            elif self._state is ReaderState.READ:
-                self._speculate(now_us)
-            else:
-                self._decide(now_us)
+        elif self._state in (ReaderState.READ, ReaderState.POLL) and is_early:
+            self._effects.append(SetTimer(self._speculate_at_us))
+        elif self._state is ReaderState.POLL:
+            self._decide(now_us)
+        elif self._state is ReaderState.READ and self._reads:
+            self._speculate(now_us)
 
     # --- Decisions -------------------------------------------------------------------------------
 
@@ -461,11 +447,10 @@ class Reader:
         assert self._log is not None
         if self._epoch < self._log.next_epoch:
             self._pause(now_us)
-        elif self._is_following:
-            self._state = ReaderState.PAUSE
+            return
+        self._state = ReaderState.PAUSE
+        if self._is_following:
             self._effects.append(SetTimer(now_us + RECHECK_US))
-        else:
-            self._state = ReaderState.PAUSE
 
     def _ask_metadata(self) -> None:
         self._state = ReaderState.METADATA
@@ -533,7 +518,7 @@ class Reader:
         One poll at first, and a second one beside it when nothing came for a moment.
         """
         self._state = ReaderState.POLL
-        if len(self._reads) == 2:
+        if len(self._reads) == 2 or self._waits_for_owner(now_us):
             return
         if not self._reads:
             self._speculate_at_us = now_us + SECOND_POLL_US
@@ -558,6 +543,22 @@ class Reader:
         )  # fmt: skip
         if not asked:
             self._effects.append(SetTimer(self._speculate_at_us))
+
+    def _is_coming(self) -> bool:
+        """Whether a poll that is out is to bring what comes next."""
+        if self._segment is None or self._state is not ReaderState.POLL:
+            return False
+        polled = [sent.read.member for sent in self._reads.values()]
+        is_here = self._next <= self._stored
+        return not is_here and is_to_bring(polled, self._kept, self._segment, self._next)
+
+    def _waits_for_owner(self, now_us: int) -> bool:
+        """Whether what comes next is here, and its LAC about to come from the owner."""
+        is_here = not self._reads and self._next <= self._stored
+        end_us = self._owner.find_end(self.position, now_us) if is_here else None
+        if end_us is not None:
+            self._effects.append(SetTimer(end_us))
+        return end_us is not None
 
     def _send(
         self,

@@ -23,9 +23,9 @@ from typing import Any
 
 from duramen.core.flexible.segment import FlexibleSegment
 from duramen.core.reading.effects import SendRead
+from duramen.core.reading.polling import SECOND_POLL_US
 from duramen.core.reading.range_read import AskNode, Finish, NodeAnswer, WantedEntries
 from duramen.core.reading.read_ahead import FIRST_BYTES
-from duramen.core.reading.reader import SECOND_POLL_US
 from duramen.core.reading.replica_order import Place, ReplicaOrder
 from duramen.core.reading.striped_read import StripedRead
 from duramen.core.segment import Segment

@@ -32,7 +32,8 @@ from duramen.core.reading.effects import (
     WatchMetadata,
 )
 from duramen.core.reading.range_read import Finish, NodesAbsence
-from duramen.core.reading.reader import Reader, ReaderLimits
+from duramen.core.reading.read_ahead import ReaderLimits
+from duramen.core.reading.reader import Reader
 from duramen.core.segment_base import SegmentBase
 from duramen.core.status import BookieStatus
 from duramen.errors import DuramenError
@@ -164,6 +165,13 @@ class LogCursor:
     def learn_known(self) -> None:
         """Look at what other readers have learnt of the log since."""
         self._on_metadata_change()
+
+    def learn_owner_lac(self, epoch: Epoch, lac: EntryId) -> None:
+        """The owner told the LAC of a segment; every reader of the log here may go by it."""
+        self._follower.note_lac(epoch, lac)
+        with self._failing_at_faults():
+            self._core.on_lac(epoch, lac, read_clock_us(), by_owner=True)
+            self._pump()
 
     def follow(self) -> None:
         """From now on wait at the tail for more."""

@@ -1,11 +1,12 @@
-"""What the owner of a log that acknowledges out of order says of its end.
+"""What the owner of a log says of its end, and of its LAC as soon as that moves.
 
-Bookies tell up to where all is complete, and what they hold beyond. Which of that is acknowledged
-the log's owner alone knows. Its word about an epoch holds whatever became of it since: nobody else
+Of a log that acknowledges out of order bookies tell up to where all is complete, and what they hold
+beyond; which of that is acknowledged the log's owner alone knows. Of every log it knows the LAC
+before bookies do. Its word about an epoch holds whatever became of it since: nobody else
 acknowledges in that epoch. That the epoch is the newest is for who asks to know.
 
-Called by `tail`. Source: docs/protocol/reading.md "The tail", R29,
-docs/protocol/wire.md "Sequencer: POST /s/control".
+Called by `tail`, and by the feeds of a read proxy. Source: docs/protocol/reading.md "The tail",
+docs/protocol/owner-lac.md, R29, docs/protocol/wire.md "Sequencer: POST /s/control".
 """
 
 from __future__ import annotations
@@ -20,8 +21,16 @@ from duramen.runtime.identity.names import Role
 from duramen.runtime.security.process_security import ProcessSecurity
 from duramen.runtime.stores.metadata_store import MetadataError, MetadataStore
 from duramen.runtime.turning.addresses import SECURE_SCHEME, TLS_DATA_URL, find_tls_url
-from duramen.units import SECOND
+from duramen.units import MS, SECOND
+from duramen.wire.frame import FrameError
 from duramen.wire.metadata_json import MetadataJsonError, Paths, read_node
+from duramen.wire.sequencer_calls import (
+    LAC_PATH,
+    LacWait,
+    OpenLac,
+    pack_lac_wait,
+    parse_open_lac,
+)
 
 _TIMEOUT_US: Final = 1 * SECOND
 
@@ -71,21 +80,42 @@ class OwnerWords:
     async def ask(self, log_id: LogId) -> OwnerWord | None:
         """Its word, given after this call; None: nobody owns the log, or it does not say."""
         body = json.dumps({"op": "report_tail", "log_id": str(log_id)}).encode()
+        url = await self.find(log_id)
+        if url is None:
+            return None
         try:
-            stored = await self._store.get(self._paths.owner(log_id))
-            fields = {} if stored is None else read_node(stored.data)
-            url = str(fields.get("data_url", ""))
-            if not url:
-                return None
-            if self._security is not None:
-                owner = str(fields.get("sequencer"))
-                tls_url = await self._find_tls_url(owner, url)
-                self._security.peers.hear(Role.SEQUENCER, owner, url, tls_url)
             status, answer = await self._client.request_json(
                 "POST", f"{url}/s/control", body, _TIMEOUT_US
             )
             return _read_word(json.loads(answer)) if status == 200 else None
-        except (PeerError, MetadataError, MetadataJsonError, ValueError, KeyError, TypeError):
+        except (PeerError, ValueError, KeyError, TypeError):
+            return None
+
+    async def find(self, log_id: LogId) -> str | None:
+        """The data port of its owner; None: nobody owns the log, or that cannot be read now."""
+        try:
+            stored = await self._store.get(self._paths.owner(log_id))
+            fields = {} if stored is None else read_node(stored.data)
+            url = str(fields.get("data_url", ""))
+            if url and self._security is not None:
+                owner = str(fields.get("sequencer"))
+                tls_url = await self._find_tls_url(owner, url)
+                self._security.peers.hear(Role.SEQUENCER, owner, url, tls_url)
+        except (MetadataError, MetadataJsonError):
+            return None
+        return url or None
+
+    async def wait_lac(self, url: str, wait: LacWait) -> OpenLac | None:
+        """What is open once it is no more as the wait says, or that is over; None: no answer.
+
+        Args:
+            url: as of `find`.
+        """
+        timeout_us = wait.wait_ms * MS + _TIMEOUT_US
+        try:
+            answer = await self._client.call(f"{url}{LAC_PATH}", pack_lac_wait(wait), timeout_us)
+            return parse_open_lac(answer)
+        except (PeerError, FrameError):
             return None
 
     async def _find_tls_url(self, owner: str, url: str) -> str | None:

@@ -33,6 +33,7 @@ LAC_WRITERS: Final = Roles((Role.SEQUENCER, Role.COREWRITER))
 
 SEQUENCER_PATHS: Final[Mapping[str, Roles]] = {
     "/s/append": Roles((Role.WRITEPROXY,)),
+    "/s/lac": Roles((Role.READPROXY,)),
     "/s/control": Roles((Role.SEQUENCER, Role.WRITEPROXY, Role.READPROXY, *_EMBEDDED)),
     "/s/members": Roles((Role.SEQUENCER, Role.WRITEPROXY, Role.BOOKIE)),
 }

@@ -17,7 +17,7 @@ import contextlib
 import functools
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
 from duramen.config import LogConfig
@@ -61,7 +61,7 @@ from duramen.units import SECOND
 from duramen.wire import sequencer_calls as calls
 from duramen.wire.bookie_calls import Marks
 from duramen.wire.record_json import encode_tail
-from duramen.wire.sequencer_calls import AppendedBatch, AppendResult, LogMark
+from duramen.wire.sequencer_calls import AppendedBatch, AppendResult, LogMark, OpenLac
 
 _LOG = logging.getLogger(__name__)
 _OWED_RETRY_S = 1.0
@@ -155,6 +155,8 @@ class LogDriver:
         self._losses_taken = 0
         self.fault: Exception | None = None
         """What the core raised; from then on it is asked nothing."""
+        self._lac_waiters: dict[asyncio.Future[None], OpenLac | None] = {}
+        """What each knows."""
         self.idle = asyncio.Event()
         self.idle.set()
         self.settled = asyncio.Event()
@@ -298,6 +300,24 @@ class LogDriver:
             self._note_writer(self.core.writer)
         self._count_owed(self.core.writer)
         self._set_timer()
+        self._note_lac()
+
+    @property
+    def open_lac(self) -> OpenLac | None:
+        """The open epoch and its LAC; None: none is open, or what the core says counts no more."""
+        ours = self.core.open_epoch
+        if ours is None or self.fault is not None:
+            return None
+        return OpenLac(ours.number, ours.writer.lac)
+
+    @contextlib.contextmanager
+    def waking_at_lac(self, waiter: asyncio.Future[None]) -> Iterator[None]:
+        """In the block the waiter is done once `open_lac` is another one than at its beginning."""
+        self._lac_waiters[waiter] = self.open_lac
+        try:
+            yield
+        finally:
+            del self._lac_waiters[waiter]
 
     def statistics(self) -> dict[str, object]:
         """The core's figures."""
@@ -402,6 +422,7 @@ class LogDriver:
         self._context.rolls.leave(self.log_id)  # else no other log would have its place
         self._home.stories.note(self.log_id, "stopped", 0, f"a broken invariant: {fault!r}")
         self._home.on_broken(self)
+        self._note_lac()
         waiting, self._waiting = self._waiting, {}
         detail = (
             "a fault of this sequencer stopped the log here: whether it was stored is not known"
@@ -557,6 +578,14 @@ class LogDriver:
         reasons = () if self.core.open_epoch is None else self.core.open_epoch.reopening
         if reasons:
             self._home.stories.note(self.log_id, "rolls", self._epoch or 0, format_reasons(reasons))
+
+    def _note_lac(self) -> None:
+        if not self._lac_waiters:
+            return
+        found = self.open_lac
+        for waiter, known in self._lac_waiters.items():
+            if known != found and not waiter.done():
+                waiter.set_result(None)
 
     def _note_writer(self, writer: SegmentWriter) -> None:
         """A new epoch, or another ensemble in the same one."""

@@ -61,6 +61,9 @@ _STOP_S: Final = 5.0
 _FAREWELL_S: Final = 1.0
 """For callers to read that nothing follows."""
 
+_OPENING: Final = "/standing"
+"""How the opening of a stream is judged, among the paths of requests."""
+
 _LEAVE_TICKS: Final = 60
 STREAM_COUNT_MAX: Final = 1_024
 """Callers of one port: sequencers of a bookie, write proxies of a sequencer."""
@@ -100,15 +103,15 @@ class StreamServer:
         self.handler = handler
         self.gate = gate
         self.door: Door | None = None
-        self.first_path = next(iter(PATHS.values()))
         self.port = port
         self.request_count = 0
         self.refused_count = 0
         self._host = host
         self._security = None if guard is None else guard.security
         if guard is not None:
-            self.door = guard.security.open_door(guard.permitted)
-            self.first_path = next(path for path in PATHS.values() if path in guard.permitted)
+            # Who may ask for something may open a stream; each request is judged by its own path.
+            callers = Roles().union(*(guard.permitted.get(path, ()) for path in PATHS.values()))
+            self.door = guard.security.open_door({**guard.permitted, _OPENING: callers})
             guard.security.on_change(self._renew)
         # Those of data ports have the other files. All callers may be behind one address.
         count = min(STREAM_COUNT_MAX, fit_connections(connection_count) // 2)
@@ -305,7 +308,7 @@ class ServedStream(StandingConnection):
             return 400
         self._named = request.identities
         try:
-            self._caller = self._admit(self._server.first_path)
+            self._caller = self._admit(_OPENING)
         except NotAdmittedError as error:
             return error.refusal.kind.status
         self._peer = process if self._caller is None else str(self._caller)

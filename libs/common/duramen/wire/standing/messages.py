@@ -23,7 +23,7 @@ ANSWER_BYTES_MAX: Final = BODY_SMALL_BYTES
 NUMBER_MAX: Final = 0xFFFF_FFFF
 ADVICE_MS_MAX: Final = 0xFFFF_FFFF
 
-PATHS: Final = {1: "/b/add", 2: "/s/append", 3: "/b/lac"}
+PATHS: Final = {1: "/b/add", 2: "/s/append", 3: "/b/lac", 4: "/s/lac"}
 """What a request may call, by the code in its head; later releases may know more."""
 
 

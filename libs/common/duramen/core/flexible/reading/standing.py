@@ -22,17 +22,11 @@ from duramen.core.reading.replica_order import (
     SILENCE_MEMORY_US,
     ReplicaOrder,
 )
-from duramen.core.status import BookieStatus
+from duramen.core.status import BOOKIE_FAULTS, BookieStatus
 from duramen.ids import EntryId, NodeNumber
 
 BLOCK_COUNT_MAX: Final = 64
 """A node that is to blame once more is asked again after so many blocks at the latest."""
-
-_BOOKIE_FAULTS: Final = (
-    BookieStatus.UNREACHABLE,
-    BookieStatus.TIMEOUT,
-    BookieStatus.WRONG_INCARNATION,
-)
 
 
 @dataclass(slots=True)
@@ -85,7 +79,7 @@ class NodeStanding:
         self, row: NodesetRow, status: BookieStatus, now_us: int, order: ReplicaOrder
     ) -> None:
         """It did not answer, or refused: others are asked for a while."""
-        if status in _BOOKIE_FAULTS:
+        if status in BOOKIE_FAULTS:
             order.on_failure(row.member, now_us)
             self._put_down(row.number, now_us + FAILURE_MEMORY_US)
         elif status is BookieStatus.GONE:  # the segment is, and no bookie has failed
